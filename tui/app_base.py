@@ -80,7 +80,7 @@ class ChatAppBase(App[int]):
         self.talk.settings, self.talk.system = start.settings, start.system
         self.files = AttachableFiles(start.folder, self.say_from_thread)
         self.history = History(history_file() if start.chats else None, self.say_from_thread)
-        self.queued: list[tuple[str, Sequence[Attachment]]] = []
+        self.queued: list[tuple[str, Sequence[Attachment]]] = []  # messages to send later, oldest first
         self.errors: list[str] = []  # since the start of the last answer
         self.chats_loading = 0  # number of chats being loaded
         self.cancellable_task: asyncio.Task[Any] | None = None

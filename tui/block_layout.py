@@ -29,7 +29,7 @@ class Block(ABC):
         return self._lines
 
     def drop_cache(self) -> None:
-        """Discard the cached lines."""
+        """Discard the cached lines, of the blocks inside too."""
         for part in self.parts():
             part._width = 0
 
@@ -107,14 +107,14 @@ class Item(Container):
 
 
 class GrowingBlock(Block):
-    """Base class of blocks that grow by lines; only new lines and the open one are laid out."""
+    """Base class of blocks that grow by lines; only new lines, and the one without a line feed, are laid out."""
 
     _grows = True
 
     def __init__(self) -> None:
         self._runs: list[Sequence[StyledRun]] = []  # of the complete lines
-        self._rows: list[Line] = []
-        self._laid_out = 0
+        self._rows: list[Line] = []  # of the screen
+        self._laid_out = 0  # number of complete lines in `_rows`
 
     def _layout(self, width: int) -> Sequence[Line]:
         if width != self._width:
@@ -177,7 +177,7 @@ def _width_after(width: int, prefix: int) -> int:
 
 
 class Thoughts(Block):
-    """Thinking before an answer. Until `has_ended`, the folded line shows its newest words."""
+    """Model's thinking before an answer. Until `has_ended`, the folded line shows the newest words."""
 
     _grows = True
 

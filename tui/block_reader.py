@@ -206,7 +206,7 @@ class PlainTextReader:
         self._read = 0
 
     def read(self, source: str, *, finished: bool) -> None:
-        """Read new text."""
+        """Read the text added since the last call."""
         self._block.append(source[self._read :])
         self._read = len(source)
 
@@ -227,7 +227,7 @@ class MarkdownReader:
         self._open: tuple[OpenFence, Code] | None = None
 
     def read(self, source: str, *, finished: bool) -> None:
-        """Read new text; provisional blocks at an open end are settled when the answer is finished."""
+        """Read the text added since the last call. Blocks at the end may still change until it is `finished`."""
         self._source, self._finished = source, finished
         if not self._has_begun:
             self._read_thoughts()
@@ -285,7 +285,7 @@ class MarkdownReader:
             self._at += sum(map(len, lines[:end])) + end
 
     def _read_fence_lines(self) -> bool:
-        """Hand the open fence its lines; return whether it ended."""
+        """Append new lines to the open fence; return whether it ended."""
         assert self._open
         opener, block = self._open
         while (end := self._source.find("\n", self._at) + 1) > 0:

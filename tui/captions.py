@@ -38,7 +38,7 @@ def attachment_line(attachment: Attachment) -> StyledRun:
 
 
 def footer(message: Message) -> StyledRun | None:
-    """Return the reason why an answer ended early, with its numbers; None if nothing is known."""
+    """Return why an answer ended early, and its statistics; None if neither is known, or for other messages."""
     if message.role != "assistant":
         return None
     parts = [*filter(None, [_FINISH_NOTES.get(message.finish, "")]), *_format_numbers(message.numbers)]
@@ -46,7 +46,7 @@ def footer(message: Message) -> StyledRun | None:
 
 
 def _format_numbers(numbers: Mapping[str, Any]) -> list[str]:
-    """Format the numbers of an answer; missing or invalid ones are left out."""
+    """Format the statistics of an answer; missing or invalid numbers are left out."""
     tokens, rate = _number(numbers, "tokens"), _number(numbers, "tokens_per_second")
     tau, ttft = _number(numbers, "tau"), _number(numbers, "ttft_ms")
     return [
@@ -65,7 +65,7 @@ def _number(numbers: Mapping[str, Any], name: str) -> float | None:
 
 
 def note_run(text: str, kind: str) -> StyledRun:
-    """Return a note by the program; a sign marks errors."""
+    """Return a note by the program, marked as an error if `kind` is "error"."""
     mark = "✗" if kind == "error" else "·"
     return StyledRun(f"{mark} {one_line(text)}", "error" if kind == "error" else "note")
 

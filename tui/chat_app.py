@@ -194,7 +194,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
         from localdflash.tui.screens.dialog import Dialog
 
         dialog = self.screen
-        if not isinstance(dialog, Dialog) or dialog.accepts_keys():
+        if not isinstance(dialog, Dialog) or dialog.accept_key():
             return False
         if isinstance(event, events.Paste) or event.is_printable or event.key == "backspace":
             self.prompt.post_message(event)

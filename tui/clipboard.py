@@ -24,7 +24,7 @@ _PROGRAMS: tuple[tuple[tuple[str, ...], str, str], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CopyResult:
     """Outcome of copying `characters`; `program` is the clipboard program used, or ""."""
 
     characters: int
@@ -43,7 +43,9 @@ class Result:
         return f"{amount} are too many for the terminal, and no clipboard program accepted them: not copied"
 
 
-async def copy(ask_terminal: Callable[[str], None], text: str, environment: Mapping[str, str] = os.environ) -> Result:
+async def copy(
+    ask_terminal: Callable[[str], None], text: str, environment: Mapping[str, str] = os.environ
+) -> CopyResult:
     """Copy by OSC 52, with `ask_terminal`, and by a clipboard program. Lone surrogates become U+FFFD."""
     encodable = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     use_terminal = len(encodable.encode()) <= MAX_TERMINAL_BYTES
@@ -51,7 +53,7 @@ async def copy(ask_terminal: Callable[[str], None], text: str, environment: Mapp
         ask_terminal(encodable)
     program = await _copy_by_program(encodable, environment)
     visible = text.replace("\r\n", "\n")
-    return Result(len(text), use_terminal, program, sanitize(visible) != visible)
+    return CopyResult(len(text), use_terminal, program, sanitize(visible) != visible)
 
 
 async def _copy_by_program(text: str, environment: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ _RETAINED_SCREENS = 4  # beyond them, layouts are dropped
 
 @dataclass(frozen=True, slots=True)
 class RowPosition:
-    """Row in an entry: `above` rows over the row with the text offset `offset`. Stays valid if the width changes."""
+    """Row in entry `index`, `above` rows over the row with this text offset. Stays valid if the width changes."""
 
     index: int
     offset: int
@@ -50,7 +50,7 @@ class Column:
         self.reset()
 
     def add(self, message: Message | None) -> ChatEntry:
-        """Append a message; None makes room for notes only."""
+        """Append a message, or with None an entry for notes only."""
         before = self.entries[-1].number if self.entries else 0
         entry = ChatEntry(message, before + 1 if message else before)
         entry.estimate(self.view)
@@ -86,7 +86,7 @@ class Column:
         return changed
 
     def lay_out_from(self, position: RowPosition, rows: int) -> int:
-        """Lay out the screen that begins at a position, and around it; return its first row."""
+        """Lay out the screen that begins at a position, and one screen around it; return the screen's first row."""
         while True:
             first = self.row(position)
             low, high = max(0, first - _PRELOADED_SCREENS * rows), first + (1 + _PRELOADED_SCREENS) * rows
@@ -94,17 +94,17 @@ class Column:
                 return first
 
     def lay_out_end(self, rows: int) -> None:
-        """Lay out the screen that ends at the end, and above it."""
+        """Lay out the last screen, and one screen above it."""
         while self._lay_out_between(max(0, self.height - (1 + _PRELOADED_SCREENS) * rows), self.height):
             pass
 
     def is_laid_out_around(self, first: int, rows: int) -> bool:
-        """Return whether everything on the screen, and around it, is laid out."""
+        """Return whether the entries on the screen that begins at row `first`, and around it, are laid out."""
         margin = _PRELOADED_SCREENS * rows
         return not self._not_laid_out(max(0, first - margin), first + rows + margin)
 
     def _lay_out_between(self, low: int, high: int) -> bool:
-        """Lay out the entries with these rows; return whether any was not laid out yet."""
+        """Lay out the entries with rows from `low` to before `high`; return whether any was not laid out yet."""
         missing = self._not_laid_out(low, high)
         for index in reversed(missing):
             self.lay_out(index)
@@ -114,13 +114,13 @@ class Column:
         return [index for index in self.between(low, high) if not self.entries[index].is_laid_out(self.view)]
 
     def between(self, low: int, high: int) -> range:
-        """Return the entries with these rows."""
+        """Return the indices of the entries with rows from `low` to before `high`."""
         if not self.entries:
             return range(0)
         return range(self.entry_at(low)[0], self.entry_at(max(low, min(high, self.height) - 1))[0] + 1)
 
     def drop_far(self, first: int, rows: int) -> None:
-        """Free the rows of entries far from the screen."""
+        """Drop the layout of entries far from the screen that begins at row `first`, except growing ones."""
         if not self.entries:
             return
         low, _ = self.entry_at(max(0, first - _RETAINED_SCREENS * rows))

@@ -10,15 +10,15 @@ from textual.drivers.linux_driver import LinuxDriver
 from localdflash.tui.pastes import PasteParser
 
 _READ_BYTES = 1 << 16
-_POLL_SECONDS = 0.1  # between two looks at the exit flag
-_MARGIN_SECONDS = 0.002  # after the delay of Esc, so that the parser sees its end
+_POLL_SECONDS = 0.1  # between two checks of `exit_event`
+_MARGIN_SECONDS = 0.002  # added to Textual's `ESCAPE_DELAY`, so that the parser finds it over
 
 
 class Driver(LinuxDriver):
     """Textual driver that reads pastes in large pieces, a lone Esc at once, and bytes that are not UTF-8."""
 
     def run_input_thread(self) -> None:
-        """Read keys until the exit is set."""
+        """Read keys until `exit_event` is set."""
         parser, decode = PasteParser(self._debug), codecs.getincrementaldecoder("utf-8")("replace").decode
         wait = _POLL_SECONDS
         with selectors.SelectSelector() as selector:

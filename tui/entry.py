@@ -24,8 +24,8 @@ class ChatView:
     """View options of the transcript; `model` is the default model name of answers."""
 
     width: int  # cells
-    tinted: bool = False  # answers as raw text
-    thoughts: bool = False  # unfolded
+    tinted: bool = False  # answers as raw text, tinted by drafter
+    thoughts: bool = False  # whether the model's thinking is unfolded
     model: str = ""
 
 
@@ -92,7 +92,7 @@ class ChatEntry:
         return [fence.code for fence in document.fences()]
 
     def estimate(self, view: ChatView) -> None:
-        """Guess the height without laying anything out."""
+        """Estimate the height without a layout, and mark the entry as not laid out."""
         self._view = None
         attachments = len(self.message.attachments) if self.message else 0
         rows = sum(1 + len(line) // view.width for line in self.text.split("\n"))
@@ -109,7 +109,7 @@ class ChatEntry:
         self._offsets = []
 
     def lay_out(self, view: ChatView) -> range:
-        """Lay out the rows; return the range that changed."""
+        """Lay out the rows; return the range of rows that may have changed."""
         old_head, self._head = self._head, self._make_head(view)
         self._body, changed = self._make_body(view)
         self._tail = self._make_tail(view)

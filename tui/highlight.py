@@ -62,7 +62,7 @@ def is_ready(language: str) -> bool:
 
 
 def load(language: str) -> None:
-    """Load the lexer of a language."""
+    """Load the lexer of a language; a language without one stays plain."""
     if len(_lexers) >= MAX_LEXERS:
         _lexers.clear()
         _lexers[""] = None

@@ -14,7 +14,7 @@ from textual.strip import Strip
 
 from localdflash.tui.styled_lines import Line, StyledRun
 
-_NAMES_BY_LOOK = {
+_NAMES_BY_LOOK = {  # style of Textual -> names in `StyledRun.style`
     "bold": "strong heading4 heading5 heading6",
     "italic": "emphasis",
     "strike": "strike",

@@ -51,9 +51,9 @@ class PasteParser(XTermParser):
 
     def __init__(self, debug: bool = False) -> None:
         super().__init__(debug)
-        self._before = ""  # end of the last chunk, because a bracket may be split across chunks
+        self._before = ""  # end of the last chunk, because `_START` or `_END` may be split across chunks
         self._pieces: list[str] | None = None  # of a paste; None outside of one
-        self._length = self._kept = 0
+        self._length = self._kept = 0  # characters of the paste, and those in `_pieces`
 
     def feed(self, data: str) -> Iterable[Message]:
         """Yield the events of a chunk of input."""
@@ -67,7 +67,7 @@ class PasteParser(XTermParser):
                     yield from self._end(self._pieces)
 
     def _outside(self, data: str) -> tuple[str, str]:
-        """Return the input before a paste, with the bracket that begins it, and the rest."""
+        """Return the input up to the `_START` of a paste, included, and the rest."""
         pending = self._before + data
         found = pending.find(_START)
         if found < 0:
@@ -81,7 +81,7 @@ class PasteParser(XTermParser):
         """Keep pasted text; return whether the paste has ended, and the rest."""
         pending = self._before + data
         found = pending.find(_END)
-        # A possible start of the end bracket is kept until the next chunk.
+        # A possible beginning of `_END` is kept until the next chunk.
         end = found if found >= 0 else max(len(pending) - len(_END) + 1, 0)
         room = max(MAX_PASTE_CHARS + 1 - self._kept, 0)
         pieces.append(pending[: min(end, room)])

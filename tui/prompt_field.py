@@ -31,7 +31,7 @@ _NEW_LINE_KEYS = ("shift+enter", "alt+enter", "ctrl+j", "ctrl+enter", "shift+\r"
 
 
 class Prompt(SuggestingArea):
-    """Input field for messages; the widgets in `above` are shown over it."""
+    """Input field for messages; the widgets in `above` are laid out above it."""
 
     DEFAULT_CSS = """
     Prompt {

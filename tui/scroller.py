@@ -47,38 +47,38 @@ class Scroller(ScrollView):
         self._lexer_worker: Worker[None] | None = None
 
     @property
-    def _room(self) -> Size:
+    def _text_region(self) -> Size:
         """Return the size of the region next to the scrollbar."""
         return self.scrollable_content_region.size
 
     @property
     def _rows(self) -> int:
         """Return the number of visible rows; 0 before the first layout."""
-        return self._room.height if self._room.width else 0
+        return self._text_region.height if self._text_region.width else 0
 
-    def _place(self) -> RowPosition | None:
-        """Return the position to keep: the top row, or None to follow the end."""
+    def _kept_position(self) -> RowPosition | None:
+        """Return the position to keep in view: that of the top row, or None to follow the end."""
         return None if self.following else self._column.position(self.scroll_offset.y)
 
     @contextmanager
     def _keeping_position(self) -> Iterator[None]:
         """Keep the scroll position through a change, then redraw."""
-        place = self._place()
+        position = self._kept_position()
         yield
-        self._arrange(place)
+        self._arrange(position)
         self.refresh()
 
-    def _arrange(self, place: RowPosition | None) -> None:
-        """Lay out the screen with `place` as its top row, and scroll there."""
+    def _arrange(self, position: RowPosition | None) -> None:
+        """Lay out the screen with this position as its top row, or with None its end, and scroll there."""
         if not self._rows or self._arranging:
             return
         self._arranging = True
         try:
-            if place is None:
+            if position is None:
                 self._column.lay_out_end(self._rows)
                 first = self._column.height
             else:
-                first = self._column.lay_out_from(place, self._rows)
+                first = self._column.lay_out_from(position, self._rows)
             self._set_height(self._column.height)
             self.scroll_to(y=first, force=True)
             self._column.drop_far(self.scroll_offset.y, self._rows)
@@ -113,7 +113,7 @@ class Scroller(ScrollView):
             return
         self.following = self.scroll_offset.y >= self.max_scroll_y
         if not self._column.is_laid_out_around(self.scroll_offset.y, self._rows):
-            self._arrange(self._place())
+            self._arrange(self._kept_position())
             self.refresh()
 
     def action_to_end(self) -> None:
@@ -124,12 +124,12 @@ class Scroller(ScrollView):
 
     def on_resize(self) -> None:
         """Lay out for a new width; a change of the height alone moves no rows."""
-        width = self._room.width - (_GUTTER_CELLS + 1 if self._has_gutter else 0)
+        width = self._text_region.width - (_GUTTER_CELLS + 1 if self._has_gutter else 0)
         self.set_view(width=max(1, width))
 
     @property
     def _has_gutter(self) -> bool:
-        return self._room.width >= _MIN_GUTTER_COLUMNS
+        return self._text_region.width >= _MIN_GUTTER_COLUMNS
 
     @property
     def view(self) -> ChatView:
@@ -163,22 +163,22 @@ class Scroller(ScrollView):
         super().notify_style_update()
         self._painter = None
 
-    def _paint(self) -> Painter:
+    def _current_painter(self) -> Painter:
         if self._painter is None:
             selection_style = self.screen.get_component_rich_style("screen--selection")
-            edge = self._room.width - self._has_gutter
+            edge = self._text_region.width - self._has_gutter
             self._painter = Painter(Palette(self.app.theme_variables), self.rich_style, selection_style, edge)
             self._strips = lru_cache(_MAX_STRIPS)(self._painter.strip)
         return self._painter
 
     def render_line(self, y: int) -> Strip:
         """Return one row of the screen."""
-        painter, width = self._paint(), self.size.width
+        painter, width = self._current_painter(), self.size.width
         row = self.scroll_offset.y + y
         if row >= self._column.height:
             return Strip.blank(width, painter.base)
         strip = self._strip(*self._column.entry_at(row), painter)
-        hint_start = self._room.width - len(_MORE_HINT)
+        hint_start = self._text_region.width - len(_MORE_HINT)
         if self.following or y != self._rows - 1 or row >= self._column.height - 1 or hint_start < 0:
             return strip
         hint = Segment(_MORE_HINT, painter.base + painter.palette["more"])
@@ -204,7 +204,7 @@ class Scroller(ScrollView):
 
 
 def _span(selection: Selection, index: int) -> tuple[int, int] | None:
-    """Return the offsets between which the entry with this index is selected (see `localdflash.tui.painting`)."""
+    """Return the selected offsets of the entry with this index, None if there are none (see `tui.painting`)."""
     start, end = selection
     if (start is not None and index < start.y) or (end is not None and index > end.y):
         return None

@@ -1,4 +1,4 @@
-"""Panel with the speed of the last answer: acceptance by slot, step times, drafters."""
+"""Panel with the speed of the last answer: acceptance by draft position, step times, drafters."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,10 +11,10 @@ from textual.widgets import Static
 
 from localdflash.chat.acceptance import Acceptance
 from localdflash.text.sanitize import printable
-from localdflash.tui.status_bar import grouped
+from localdflash.tui.status_bar import group_digits
 
 _LEVELS = "▁▂▃▄▅▆▇█"
-_MAX_SLOTS = 16  # rows
+_MAX_POSITIONS = 16  # draft positions, one per row
 # Meaning of each tint of the acceptance view.
 LEGEND: Mapping[str, str] = {
     "dflash": "drafted by DFlash",
@@ -22,7 +22,7 @@ LEGEND: Mapping[str, str] = {
     "grammar": "forced by a grammar",
     "own": "the target model",
 }
-_LOOKS = {"dflash": "", "lookup": "italic", "grammar": "bold italic", "own": "bold"}
+_TINT_STYLES = {"dflash": "", "lookup": "italic", "grammar": "bold italic", "own": "bold"}
 
 
 def bar(share: float, width: int) -> str:
@@ -46,7 +46,7 @@ def panel_text(view: Acceptance | None, width: int) -> Content:
     sections: list[list[Content]] = []
     if view:
         rates, drafted_by = _rates(list(view.rates), width), _drafters(view.by_drafter, width)
-        sections = [part for part in (list(_summary(view)), rates, _slots(view, width), drafted_by) if part]
+        sections = [part for part in (list(_summary(view)), rates, _positions(view, width), drafted_by) if part]
     sections = [*(sections or [[Content("No numbers yet: they come with the first answer.")]]), _legend()]
     return Content("\n\n").join(Content("\n").join(section) for section in sections)
 
@@ -56,7 +56,7 @@ def _summary(view: Acceptance) -> Iterable[Content]:
         yield Content.assemble(("τ ", "bold"), f"{view.tau:.2f} tokens a step")
     if view.drafted:
         share = _percent(view.accepted / view.drafted)
-        yield Content(f"{grouped(view.accepted)} of {grouped(view.drafted)} drafted accepted, {share}")
+        yield Content(f"{group_digits(view.accepted)} of {group_digits(view.drafted)} drafted accepted, {share}")
     if view.step_ms:
         yield Content(f"a step: p50 {view.step_ms[0]:.1f} ms, p95 {view.step_ms[1]:.1f} ms")
 
@@ -69,13 +69,13 @@ def _rates(rates: Sequence[float], width: int) -> list[Content]:
     return [_title("Tokens a second"), Content.styled(sparkline(rates, width), "$primary"), Content(range_)]
 
 
-def _slots(view: Acceptance, width: int) -> list[Content]:
+def _positions(view: Acceptance, width: int) -> list[Content]:
     if not view.acceptance_by_position:
         return []
-    rows, digits = [_title("Accepted, by slot of the draft")], len(grouped(max(view.drafted_counts, default=0)))
-    for slot, share in enumerate(view.acceptance_by_position[:_MAX_SLOTS]):
-        count = f" of {grouped(view.drafted_counts[slot]):<{digits}}" if slot < len(view.drafted_counts) else ""
-        rows.append(_row(f"{slot + 1:>2} ", share, f" {_percent(share):>5}{count}", width, "$primary"))
+    rows, digits = [_title("Accepted, by draft position")], len(group_digits(max(view.drafted_counts, default=0)))
+    for at, share in enumerate(view.acceptance_by_position[:_MAX_POSITIONS]):
+        count = f" of {group_digits(view.drafted_counts[at]):<{digits}}" if at < len(view.drafted_counts) else ""
+        rows.append(_row(f"{at + 1:>2} ", share, f" {_percent(share):>5}{count}", width, "$primary"))
     return rows
 
 
@@ -83,10 +83,10 @@ def _drafters(by_drafter: Mapping[str, int], width: int) -> list[Content]:
     steps = sum(by_drafter.values())
     if not steps:
         return []
-    rows, digits = [_title("Steps, by who drafted")], len(grouped(max(by_drafter.values())))
+    rows, digits = [_title("Verify steps, by drafter")], len(group_digits(max(by_drafter.values())))
     for name, count in sorted(by_drafter.items(), key=lambda one: -one[1]):
-        label = f"{printable(name) or 'nobody':<8.8} "
-        number = f" {_percent(count / steps):>5} {grouped(count):>{digits}}"
+        label = f"{printable(name) or 'none':<8.8} "
+        number = f" {_percent(count / steps):>5} {group_digits(count):>{digits}}"
         style = f"${name}" if name in LEGEND else "$text-muted"
         rows.append(_row(label, count / steps, number, width, style))
     return rows
@@ -100,7 +100,7 @@ def _row(label: str, share: float, number: str, width: int, style: str) -> Conte
 def _legend() -> list[Content]:
     rows = [_title("Tints of the acceptance view, F2")]
     for name, meaning in LEGEND.items():
-        style = f"{_LOOKS[name]} ${name} on ${name}-tint".strip()
+        style = f"{_TINT_STYLES[name]} ${name} on ${name}-tint".strip()
         rows.append(Content.assemble((f" {name:<7} ", style), f" {meaning}"))
     return [*rows, Content("Every second step is underlined.")]
 

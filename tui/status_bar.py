@@ -93,11 +93,11 @@ def _numbers(status: Status) -> list[StatusPart]:
 def _context(status: Status) -> StatusPart:
     if status.context_tokens is None:
         return StatusPart("context", "", 70)
-    used = grouped(status.context_tokens)
+    used = group_digits(status.context_tokens)
     if not status.context_limit:
         return StatusPart("context", f"{used} tokens", 55)
     share = status.context_tokens / status.context_limit
-    count = f"{used}/{grouped(status.context_limit)}"
+    count = f"{used}/{group_digits(status.context_limit)}"
     if share >= 1:
         return StatusPart("context", f"{count} context full", 80, "$error", "context full")
     if share > NEARLY_FULL_SHARE:
@@ -106,8 +106,8 @@ def _context(status: Status) -> StatusPart:
     return StatusPart("context", count, 70)
 
 
-def grouped(count: int) -> str:
-    """Group digits: 12345 is "12 345"."""
+def group_digits(count: int) -> str:
+    """Return the number with its digits grouped: 12345 is "12 345"."""
     return f"{count:,}".replace(",", " ")
 
 

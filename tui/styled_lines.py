@@ -62,7 +62,7 @@ def wrap(runs: Sequence[StyledRun], width: int, *, words: bool = True) -> list[L
 
 
 def _rows(text: str, width: int, words: bool) -> Iterator[tuple[int, int, str | None]]:
-    """Yield the start and end of each row of a logical line, and the length of the text dropped by wrapping."""
+    """Yield start and end of each row of a logical line, and the text dropped after it (None after the last)."""
     cells = None if text.isascii() else _cells(text)
     total = len(text) if cells is None else cells[-1]
     start = used = 0
@@ -130,8 +130,8 @@ class _Cutter:
 
     def __init__(self, runs: Sequence[StyledRun]) -> None:
         self._runs = runs
-        self._at = 0
-        self._offset = 0
+        self._at = 0  # index of the next run
+        self._offset = 0  # at which that run begins
 
     def cut(self, start: int, end: int) -> tuple[StyledRun, ...]:
         """Return the runs between two offsets."""

@@ -73,7 +73,7 @@ class SuggestingArea(TextArea, inherit_bindings=False):
         return True
 
     def accept(self, suggestion: PromptSuggestion) -> None:
-        """Replace the typed word by a suggestion."""
+        """Replace the typed word by a suggestion, unless the word has changed since."""
         context = self._completion_context()
         if context is None or context != self._rows_context:
             return

@@ -36,14 +36,14 @@ class CompletionContext:
 
 @dataclass(frozen=True, slots=True)
 class PromptSuggestion:
-    """Row of the suggestions. `text` replaces the typed word. `mention`: the text mentions a file."""
+    """Row of the suggestions. `text` replaces the typed word. `marked`: indices of `label` that match it."""
 
     label: str
     text: str
     hint: str = ""
     marked: tuple[int, ...] = ()
     sends: bool = False  # whether Enter also sends the prompt
-    mention: bool = False
+    mention: bool = False  # whether `text` mentions a file
 
 
 def completion_context(before: str, *, first: bool) -> CompletionContext | None:
@@ -112,7 +112,7 @@ class Suggestions(Widget):
         self._accept = accept
         self.rows: Sequence[PromptSuggestion] = ()
         self._note = ""
-        self._at = self._top = self._height = 0
+        self._at = self._top = self._height = 0  # highlighted row, first row in view, rows in view
 
     @property
     def chosen(self) -> PromptSuggestion | None:

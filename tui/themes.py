@@ -75,14 +75,14 @@ _COLOURS_256 = {
 }
 
 
-def make_theme(name: str, *, few: bool = False) -> Theme:
-    """Return one of our themes, with `few` for a terminal of 256 colours."""
-    first, second = (_COLOURS_256 if few else _COLOURS)[name]
+def make_theme(name: str, *, is_256: bool = False) -> Theme:
+    """Return one of our themes; `is_256`: for a terminal of 256 colours."""
+    first, second = (_COLOURS_256 if is_256 else _COLOURS)[name]
     fields: dict[str, Any] = dict(zip(_FIELDS.split(), first.split(), strict=True))
     variables = dict(zip(_VARIABLE_FIELDS.split(), second.split(), strict=True))
     dark = name not in ("light", "sand")
     variables |= {
-        "block-cursor-foreground": "#ffffff" if dark else "#000000" if few else "#10151b",
+        "block-cursor-foreground": "#ffffff" if dark else "#000000" if is_256 else "#10151b",
         "block-cursor-text-style": "none",
         "block-cursor-blurred-background": fields["panel"],
         "block-cursor-blurred-foreground": fields["foreground"],
@@ -94,7 +94,7 @@ def make_theme(name: str, *, few: bool = False) -> Theme:
         "own-tint": fields["background"],
     }
     for kind in ("success", "error"):  # no colour of the 256 is faint enough
-        tint = Color.parse(fields["surface"]).blend(Color.parse(fields[kind]), 0.0 if few else _DIFF_TINT_SHARE)
+        tint = Color.parse(fields["surface"]).blend(Color.parse(fields[kind]), 0.0 if is_256 else _DIFF_TINT_SHARE)
         variables[f"{kind}-tint"] = tint.hex.lower()
     return Theme(name=f"localdflash-{name}", dark=dark, variables=variables, **fields)
 
@@ -113,9 +113,9 @@ THEMES: Mapping[str, Theme] = {
 
 def register(app: App[Any]) -> None:
     """Register all themes with an app, in the colours of its terminal."""
-    few = app.console.color_system == "256"
+    is_256 = app.console.color_system == "256"
     for theme in THEMES.values():
-        app.register_theme(theme if theme.ansi else make_theme(theme.name.removeprefix("localdflash-"), few=few))
+        app.register_theme(theme if theme.ansi else make_theme(theme.name.removeprefix("localdflash-"), is_256=is_256))
 
 
 class NoColours(LineFilter):

@@ -18,17 +18,17 @@ _TAB = 4
 
 
 def tint_of(drafter: str) -> str:
-    """Return the style of tokens that this drafter proposed; "" is the target itself."""
+    """Return the style of tokens that this drafter proposed; "" is the target, an unknown name a grammar."""
     name = f"tint.{drafter or 'own'}"
     return name if name in TINTS else "tint.grammar"
 
 
 class TintedText:
-    """Raw text of one answer with the decoding steps that produced it, laid out for one width at a time."""
+    """Raw text of one answer with the verify steps that produced it, laid out for one width at a time."""
 
     def __init__(self, text: str = "", steps: Iterable[StepRecord] = ()) -> None:
-        self._ends = array("Q")  # byte offset of the end of each span
-        self._styles = bytearray()  # of each span, as index into _STYLES
+        self._ends = array("Q")  # byte offset of the end of each span, the text that one drafter added in one step
+        self._styles = bytearray()  # of each span, as index into `_STYLES`
         self._steps = self._steps_with_text = 0  # all steps, and those with text
         self._tokens: Counter[str] = Counter()  # by drafter
         self._texts: list[str] = [""]  # logical lines
@@ -54,7 +54,7 @@ class TintedText:
             self._texts.append(other)
 
     def add(self, step: StepRecord) -> None:
-        """Append a decoding step; a step without text, such as the end token's, is only counted."""
+        """Append a verify step; a step without text, such as the end token's, is only counted."""
         self._steps += 1
         drafted = min(step.accepted, len(step.sizes))
         if drafted:

@@ -45,7 +45,7 @@ class Transcript(Scroller, can_focus=True):
         Binding("e", "act('edit')", "Edit", show=False),
         Binding("r", "act('retry')", "Retry", show=False),
         Binding("f", "act('fork')", "Fork", show=False),
-        Binding("enter", "thoughts_of_one", "Unfold thoughts", show=False),
+        Binding("enter", "toggle_thoughts", "Unfold thoughts", show=False),
     ]
 
     @dataclass
@@ -186,10 +186,10 @@ class Transcript(Scroller, can_focus=True):
         if not self._rows:
             return
         index = len(self._column.entries) - 1
-        before, place = self._column.height, self._place()
+        before, position = self._column.height, self._kept_position()
         changed = self._column.lay_out(index)
         if self._column.height != before:
-            self._arrange(place)
+            self._arrange(position)
         self._draw(self._column.top(index) + changed.start)
         if highlight.missing_languages:
             self._load_missing_lexers()
@@ -199,7 +199,7 @@ class Transcript(Scroller, can_focus=True):
             self._column.lay_out(len(self._column.entries) - 1)
 
     def action_to_start(self) -> None:
-        """Go to the first message."""
+        """Scroll to the first message."""
         self.following = False
         self._arrange(RowPosition(0, 0, above=1 << 30))
         self.refresh()
@@ -218,7 +218,7 @@ class Transcript(Scroller, can_focus=True):
         self.refresh()
 
     def find(self, words: str) -> tuple[int, int] | None:
-        """Select the next match above, after the topmost one the last; return its number and the count, or None."""
+        """Select the match above the selected one, else the last; return its number, from 1, and the count, or None."""
         if words != self._find_words:
             self._find_words, self._found = words, None
         pattern = re.compile(re.escape(words), re.IGNORECASE)
@@ -244,7 +244,7 @@ class Transcript(Scroller, can_focus=True):
         return self._last_message() if self._highlighted is None else self._column.entries[self._highlighted]
 
     def action_copy_message(self) -> None:
-        """Post the highlighted message's text, as received, for copying."""
+        """Post the text of the highlighted or else the last message, as received, for copying."""
         if (entry := self._current_message()) and entry.message:
             text = entry.text if entry.is_growing else entry.message.text
             self.post_message(self.CopyRequest(text, f"message {entry.number}"))
@@ -259,12 +259,12 @@ class Transcript(Scroller, can_focus=True):
         self.app.bell()
 
     def action_act(self, action: str) -> None:
-        """Post an action on the highlighted message."""
+        """Post a request to run an action on the highlighted message, or else on the last one."""
         if (entry := self._current_message()) and entry.number:
             self.post_message(self.ActionRequest(entry.number - 1, action))
 
-    def action_thoughts_of_one(self) -> None:
-        """Unfold or fold the thinking of the highlighted message."""
+    def action_toggle_thoughts(self) -> None:
+        """Unfold or fold the thinking in the highlighted message, or else in the last one."""
         if (entry := self._current_message()) and self._rows:
             with self._keeping_position():
                 entry.thoughts_inverted = not entry.thoughts_inverted

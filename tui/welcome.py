@@ -1,4 +1,4 @@
-"""Welcome text of an empty chat: what this is, three questions to try, and keys; more on the first run."""
+"""Welcome text of an empty chat: a description, three questions to try, and keys; more lines on the first run."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -78,7 +78,7 @@ def _ask(terminal: Terminal, home: Path, number: int, question: str) -> Facts:
 def _messages(home: Path) -> list[Message]:
     store = ChatStore(home / "data" / "chats.db", print)
     latest = store.latest()
-    messages = store.path(latest.id) if latest else []
+    messages = store.branch(latest.id) if latest else []
     store.close()
     return messages
 

@@ -83,7 +83,7 @@ def of_chats(path: Path) -> Iterator[Question]:
     store = ChatStore(path, lambda _line: None)
     try:
         for chat in store.sessions(limit=MAX_CHATS):
-            yield from _of_chat(store.path(chat.id), _held_out(str(chat.id)))
+            yield from _of_chat(store.branch(chat.id), _held_out(str(chat.id)))
     finally:
         store.close()
 

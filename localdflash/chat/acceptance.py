@@ -13,7 +13,7 @@ RATE_SECONDS = 0.5  # between two entries of `rates`
 
 
 class Acceptance:
-    """Running statistics of one answer's steps, from the creation of this object. Without steps, values are None."""
+    """Running statistics of one answer's verify steps, from the creation of this object. Without steps: None."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.steps = self.tokens = self.drafted = self.accepted = 0
@@ -24,11 +24,11 @@ class Acceptance:
         self._clock, self._started = clock, clock()
         self._accepted_counts: list[int] = []  # by draft position
         self._step_ms: list[float] = []  # sorted
-        self._arrivals: deque[tuple[float, int]] = deque()  # time, tokens so far; from one before the window on
+        self._arrivals: deque[tuple[float, int]] = deque()  # time, tokens so far; the first is from before the window
         self._last_rate_time = self._started
 
     def add(self, step: StepRecord | None, text: str = "") -> None:
-        """Count a step and text that have just arrived."""
+        """Count text and a verify step that have just arrived; either may be missing."""
         now = self._clock()
         if text and self.ttft_ms is None:
             self.ttft_ms = (now - self._started) * 1e3
@@ -55,7 +55,7 @@ class Acceptance:
 
     @property
     def rate(self) -> float | None:
-        """Return the tokens per second of the last `WINDOW_SECONDS`; 0 if no token arrived."""
+        """Return the tokens per second of the last `WINDOW_SECONDS`, 0 if no step arrived; None before any step."""
         if not self._arrivals:
             return None
         (first, before), (last, tokens) = self._arrivals[0], self._arrivals[-1]

@@ -1,7 +1,7 @@
 """Find the parts of an answer that may change files (fences, diffs, and search/replace blocks) and the files' names.
 
-Not by a Markdown parser: a diff or a search/replace block may contain a line that looks like the end of its fence. A
-word counts as a file name only if it looks like a path with a known extension.
+A Markdown parser cannot do this: a diff or search/replace block may contain a line that looks like the end of its
+fence. A word counts as a file name only if it looks like a path with a known extension.
 """
 
 import re
@@ -74,7 +74,7 @@ def language(info: str) -> str:
 
 
 def fits_language(info: str, path: str) -> bool:
-    """Return whether a fence's language is that of a file."""
+    """Return whether the language in a fence's info string is that of the file."""
     name = PurePosixPath(path)
     return name.suffix[1:].lower() in _EXTENSIONS.get(language(info), ()) or language(info) == name.name.casefold()
 
@@ -145,7 +145,7 @@ _THOUGHT_END = re.compile(r"</think>[ \t]*$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Code block. `name`: the file that it names, or "". `labelled`: the code's first line names the file."""
+    """Code block. `name`: its file, or "". `labelled`: the first line names the file. `closed`: the fence is."""
 
     info: str
     lines: tuple[str, ...]
@@ -156,7 +156,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class SearchReplace:
-    """Search/replace block."""
+    """Search/replace block. `name`: its file, or "". `problem` says why the block cannot be applied."""
 
     name: str
     search: tuple[str, ...]
@@ -168,7 +168,7 @@ AnswerBlock = Fence | SearchReplace | FilePatch
 
 
 def find_blocks(answer: str) -> list[AnswerBlock]:
-    """Return the blocks of an answer, without those in its thoughts."""
+    """Return the blocks of an answer, without those in the model's thoughts."""
     if end := _THOUGHT_END.search(answer):
         answer = answer[end.end() :]
     elif answer.lstrip().startswith("<think>"):
@@ -188,14 +188,14 @@ class _BlockReader:
         while self._at < len(self._lines):
             if fence := _FENCE.match(self._lines[self._at]):
                 self._read_fence(fence)
-            elif not self._read_diff_or_exchange(len(self._lines)):
+            elif not self._read_diff_or_search_replace(len(self._lines)):
                 self._at += 1
         return self._blocks
 
-    def _read_diff_or_exchange(self, end: int) -> bool:
+    def _read_diff_or_search_replace(self, end: int) -> bool:
         """Read the diff or search/replace block that begins at this line; return False if none does."""
         if _SEARCH.match(self._lines[self._at]):
-            self._blocks.append(self._read_exchange())
+            self._blocks.append(self._read_search_replace())
         elif patches.is_diff_start(self._lines, self._at):
             patch, self._at = patches.read_file_patch(self._lines, self._at, end)
             self._blocks.append(patch)
@@ -217,7 +217,7 @@ class _BlockReader:
         has_marks = is_diff(info) or any(_SEARCH.match(inside[at]) for at in filled[:2])  # else the marks are code
         has_marks = has_marks or (bool(filled) and patches.is_diff_start(inside, filled[0]))
         while self._at < end and has_marks:
-            if not self._read_diff_or_exchange(end):
+            if not self._read_diff_or_search_replace(end):
                 self._at += 1
         if len(self._blocks) > before:  # a block may contain a line like the fence's end
             after = next((at for at in range(self._at, len(self._lines)) if self._lines[at].strip()), self._at)
@@ -241,8 +241,8 @@ class _BlockReader:
         above = [line for line in self._lines[max(self._at - 2, 0) : self._at] if line.strip()]
         return above[-1] if above else ""
 
-    def _read_exchange(self) -> SearchReplace:
-        name = self._exchange_name()
+    def _read_search_replace(self) -> SearchReplace:
+        name = self._search_replace_name()
         middle = self._find_line(_MIDDLE, self._at + 1)
         end = self._find_line(_REPLACE, middle + 1)
         if end >= len(self._lines):
@@ -255,8 +255,8 @@ class _BlockReader:
     def _find_line(self, mark: re.Pattern[str], at: int) -> int:
         return next((line for line in range(at, len(self._lines)) if mark.match(self._lines[line])), len(self._lines))
 
-    def _exchange_name(self) -> str:
-        """Return the file named in the lines above, the fence's included; else that of the previous block."""
+    def _search_replace_name(self) -> str:
+        """Return the file named in the lines above or in the fence's info string; else that of the previous block."""
         for line in reversed(self._lines[max(self._at - 4, 0) : self._at]):
             fence = _FENCE.match(line)
             path = path_in_info(fence[3]) if fence else path_above(line, "") or path_in_comment(line)

@@ -14,12 +14,12 @@ from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.server.refusals import error_of, refusal
 from localdflash.text.thoughts import ThoughtWriter
 
-MIN_PACE_SECONDS = 0.05  # shorter answers, from a cache or a buffering proxy, get no rate
+MIN_RATE_SECONDS = 0.05  # shorter answers, from a cache or a buffering proxy, get no rate
 NO_DRAFTER = ("", "none")  # names of a step without a draft
 
 
 class ChunkStep(Struct):
-    """Step that produced the tokens of an event."""
+    """Verify step that produced the tokens of an event. `sizes` are the UTF-8 bytes of each token."""
 
     drafter: str
     drafted: int
@@ -29,7 +29,7 @@ class ChunkStep(Struct):
 
 
 class ChunkTimings(Struct):
-    """Timings of an answer. llama-server reports the first fields too."""
+    """Timings of an answer. llama-server reports the fields before `steps` too."""
 
     prompt_n: int = 0
     cache_n: int = 0
@@ -41,7 +41,7 @@ class ChunkTimings(Struct):
     draft_n_accepted: int | None = None
     steps: int | None = None
     tau: float | None = None
-    accept_by_slot: list[float] | None = None
+    accept_by_slot: list[float] | None = None  # share of accepted tokens by draft position
     steps_by_drafter: dict[str, int] | None = None
 
 
@@ -96,7 +96,7 @@ def decode_chunk(data: bytes) -> Chunk:
     return chunk
 
 
-AnswerPart = tuple[str, StepRecord | None]
+AnswerPart = tuple[str, StepRecord | None]  # added text, and the verify step that added it
 
 
 class Replay:
@@ -112,7 +112,7 @@ class Replay:
         self._repeated, self._length = [] if self.text else None, 0
 
     def push(self, text: str, step: StepRecord | None) -> tuple[bool, list[AnswerPart]]:
-        """Return whether the answer differs and starts over, and the parts to show now."""
+        """Return whether the repeated answer differs, so that it is shown anew, and the parts to show now."""
         if self._repeated is None:
             self.text += text
             return False, [(text, step)]
@@ -129,7 +129,7 @@ class Replay:
         return True, self._restart()
 
     def finish(self) -> tuple[bool, list[AnswerPart]]:
-        """Return the same as `push` at the end of the answer; an answer shorter than before differs."""
+        """Return the result of `push` at the end of the answer: a repeated answer that is shorter differs, too."""
         return (True, self._restart()) if self._repeated is not None else (False, [])
 
     def _restart(self) -> list[AnswerPart]:
@@ -157,7 +157,7 @@ class AnswerReader:
         self._usage: Usage | None = None
 
     def add_chunk(self, chunk: Chunk) -> tuple[bool, list[AnswerPart]]:
-        """Return whether the answer differs from the one shown and starts over, and the parts that an event adds."""
+        """Add an event; return whether the answer differs from the one shown, and the parts to show now."""
         self.model = chunk.model or self.model
         self._timings, self._usage = chunk.timings or self._timings, chunk.usage or self._usage
         choice = chunk.choices[0] if chunk.choices else ChunkChoice()
@@ -175,7 +175,7 @@ class AnswerReader:
         return self.replay.push(text, step) if text or step else (False, [])
 
     def finish(self, *, is_localdflash: bool) -> Finish:
-        """Return why the answer ended. The daemon reports "length" also if the context is full."""
+        """Return why the answer ended. localdflash's server reports "length" for a full context, too."""
         if self._reason == "length":
             max_tokens = self._settings.max_tokens or 0
             tokens = _answer_numbers(self._timings, self._usage).get("tokens", 0)
@@ -184,10 +184,10 @@ class AnswerReader:
         return known.get(self._reason, "stop")
 
     def numbers(self, *, is_localdflash: bool) -> dict[str, Any]:
-        """See `Message.numbers`."""
+        """Return the statistics of the answer, for `Message.numbers`."""
         numbers = _answer_numbers(self._timings, self._usage)
         tokens, seconds = numbers.get("tokens", 0), self._last - self._first  # without the prefill
-        if not numbers.get("tokens_per_second") and tokens > 1 and seconds >= MIN_PACE_SECONDS:
+        if not numbers.get("tokens_per_second") and tokens > 1 and seconds >= MIN_RATE_SECONDS:
             numbers["tokens_per_second"] = round((tokens - 1) / seconds, 1)
         if self._ttft_ms is not None:
             numbers["ttft_ms"] = self._ttft_ms
@@ -223,7 +223,7 @@ def _answer_numbers(timings: ChunkTimings | None, usage: Usage | None) -> dict[s
 
 
 def _merge_drafters(steps: Mapping[str, int] | None) -> dict[str, int] | None:
-    """Merge the names for no drafter, so that they match `StepRecord`."""
+    """Merge the names of `NO_DRAFTER` into "", as in `StepRecord`."""
     if steps is None:
         return None
     merged = Counter[str]()

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class ServerSource(ABC):
-    """Server to connect to. `restarts`: `open` may be called again. `pair`: the chat's pair, "" for the default."""
+    """Server to connect to. `restarts`: calling `open` again restarts it. `pair`: the chat's, "" for the default."""
 
     restarts = True
     pair = ""

@@ -34,7 +34,7 @@ YIELD_SECONDS = 0.004  # after which a stream lets other tasks run
 
 @dataclass(frozen=True, slots=True)
 class AnswerPiece:
-    """Added text, perhaps none, and the step that added it if the server reports steps."""
+    """Added text, perhaps none, and the verify step that added it if the server reports steps."""
 
     text: str
     step: StepRecord | None = None
@@ -85,7 +85,7 @@ class Answerer:
         self.on_stage: Callable[[str], None] = lambda _: None
         self.is_localdflash = not isinstance(source, NamedServer)  # has more fields than OpenAI's API
         self.when_busy: Callable[[str, ModelBusy], Awaitable[EvictionPolicy]] = self._wait_for_others
-        self._is_local = self.is_localdflash
+        self._is_local = self.is_localdflash  # a daemon here; `is_localdflash` may become true of a remote server
         self._source, self._say = source, say
         self._address: Address | None = None
         self._opening: asyncio.Task[ServerInfo] | None = None
@@ -114,7 +114,7 @@ class Answerer:
         finally:
             self._opening = None
 
-    async def _after_check(self, info: ServerInfo) -> ServerInfo:
+    async def _update_after_gpu_check(self, info: ServerInfo) -> ServerInfo:
         """Return the new status of a pair whose GPU check was running, and report the result of the check."""
         if info.gpu_check != CHECKING_GPU:
             return info
@@ -183,13 +183,13 @@ class Answerer:
     async def answer(
         self, messages: Sequence[Message], settings: ChatSettings, *, system: str = "", continue_last: bool = False
     ) -> AsyncGenerator[AnswerPiece | AnswerRestart | Done, None]:
-        """Yield the answer, or with `continue_last` the rest of the last message. Closing this stops the engine."""
+        """Yield the answer, or with `continue_last` the rest of the last message. Closing the generator stops it."""
         requested_at = time.perf_counter()
         body: dict[str, object] = {}
         reader: AnswerReader | None = None
         for restarts in range(MAX_RESTARTS + 1):
             try:
-                info = await self._after_check(await self.ready())
+                info = await self._update_after_gpu_check(await self.ready())
                 from localdflash.chat import answer_events
 
                 if not reader:
@@ -327,7 +327,7 @@ class Answerer:
 
 
 def _select_pair(status: Mapping[str, Any], pair: str) -> Mapping[str, Any]:
-    """Return the entry of a pair in the reply of /ps; for "" that of the default chat pair."""
+    """Return the entry of a pair in the reply of /ps, empty if it is missing; for "" that of the default chat pair."""
     if not pair:
         return status
     try:
@@ -342,7 +342,7 @@ def _import_client(*_: object) -> None:
 
 
 def _parse_info(status: Mapping[str, Any]) -> ServerInfo:
-    """Return the loaded model, from the reply of /ps, /load or /v1/models."""
+    """Parse the loaded model in a reply of /ps, /load or /v1/models."""
     try:
         return ServerInfo(
             str(status["pair"]),

@@ -26,8 +26,8 @@ from localdflash.chat.proposals import FileProposal
 from localdflash.code.context.files import clean_name
 
 MAX_CHANGE_SETS = 50  # sets in the journal
-_STALE_SECONDS = 60.0  # a set this old is no longer being written
-_CHANGED = "was changed meanwhile; look at the diff again"
+_STALE_SECONDS = 60.0  # the files of a set this old are no longer being written
+_CHANGED = "was changed meanwhile; look at the diff again"  # the caller puts the file's name before a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,10 @@ class _FileChange(msgspec.Struct, frozen=True):
     """File of a change set: its old content, and the hash of the new content."""
 
     path: str
-    before: bytes | None
+    before: bytes | None  # None: no file
     mode: int | None  # of the old file
-    after: str | None  # SHA-256
-    folders: list[str]  # created for it, outermost first
+    after: str | None  # SHA-256 of the new content; None: no file
+    folders: list[str]  # created for the file, outermost first
 
 
 class _ChangeSet(msgspec.Struct):
@@ -71,7 +71,7 @@ class _ChangeSet(msgspec.Struct):
 
     @property
     def age(self) -> float:
-        """Return the seconds since the set was written."""
+        """Return the seconds since the set was recorded, just before its files were written."""
         return time.time() - int(self.name.partition("-")[0]) / 1e9
 
 
@@ -97,7 +97,7 @@ class Journal:
         return changes, self._store(changes)
 
     def keep_only(self, paths: Sequence[str]) -> None:
-        """Reduce the newest set to these files."""
+        """Reduce the newest set to these files; remove it if none is left."""
         newest = self._sets[-1]
         newest.files = [entry for entry in newest.files if entry.path in paths]
         if not newest.files:
@@ -105,7 +105,7 @@ class Journal:
         self.update(newest)
 
     def pop_newest(self) -> _ChangeSet | None:
-        """Remove the newest set from memory and return it."""
+        """Remove the newest set from memory, not from disk, and return it; None if there is none."""
         return self._sets.pop() if self._sets else None
 
     def update(self, changes: _ChangeSet) -> None:

@@ -46,10 +46,10 @@ class AttachableFiles:
         self._listed, self._is_listing, self._indexing = threading.Event(), False, threading.Lock()
         self._listed_at = 0.0  # time.monotonic()
         self._names = Haystack((), "/")
-        self._defined: tuple[Haystack, Sequence[str]] = Haystack((), "."), ()  # definitions, and their files
-        self._recent: list[FileMatch] = []
+        self._defined: tuple[Haystack, Sequence[str]] = Haystack((), "."), ()  # definitions, their files
+        self._recent: list[FileMatch] = []  # read last, newest first
         self._workspace: Workspace | None = None
-        self._edition = -1
+        self._edition = -1  # of the workspace's index, when `_defined` was copied
         self._closed = False
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ class AttachableFiles:
         return self._listed_at > 0.0
 
     def find(self, query: str, limit: int = 30) -> list[FileMatch]:
-        """Return the best files and indexed definitions (`box.py:ad`: those in box.py); for "" the latest mentions."""
+        """Return the best files and definitions (`box.py:ad`: those in box.py); for "" files read last, then all."""
         self._refresh()
         recent = [hit for hit in self._recent if not query or match_positions(query, hit.name)]
         hits = [FileMatch(hit.path, hit.symbol, match_positions(query, hit.name)) for hit in recent]
@@ -90,7 +90,7 @@ class AttachableFiles:
             return None
 
     def read(self, path: str, part: str = "") -> Attachment:
-        """Return a file, lines of it (`12-40`) or a definition (`Box.add`); UsageError if it is refused or missing."""
+        """Return a file, lines of it (`12-40`) or a definition (`Box.add`), and remember it; UsageError if refused."""
         below = self._allowed(path)
         text = self._text(below)
         name = f"{below}:{part}" if part else below
@@ -124,7 +124,7 @@ class AttachableFiles:
         return [FileMatch(hit.path, hit.symbol, match_positions(f":{symbol}", hit.name)[1:]) for hit in hits]
 
     def _refresh(self) -> None:
-        """Start a new listing if the current one is old; wait for it only briefly if there is an older one."""
+        """List the files again if the list is old; wait `REFRESH_WAIT_SECONDS`, or to the end for the first list."""
         first = not self.is_listed
         with self._lock:
             if not self._is_listing and (first or time.monotonic() - self._listed_at > LISTING_SECONDS):

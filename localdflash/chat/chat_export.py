@@ -27,8 +27,7 @@ _FINISH_NOTES = {
     "cancelled": "stopped",
     "gone": "cut off",
 }
-# Ends of the HTML blocks that may contain blank lines.
-_HTML_ENDS = ("-->", "?>", "]]>", ">", "</pre>", "</script>", "</style>", "</textarea>")
+_HTML_ENDS = ("-->", "?>", "]]>", ">", "</pre>", "</script>", "</style>", "</textarea>")  # of blocks with blank lines
 _SPECIAL = re.compile(r"[\\`*_\[\]<>#&~|]")
 _SURROGATE = re.compile("[\ud800-\udfff]")  # not in UTF-8
 
@@ -64,25 +63,25 @@ def export_json(info: SessionInfo, messages: Sequence[Message]) -> str:
 
 
 def write_export(path: Path, text: str, *, overwrite: bool = False) -> None:
-    """Write a new file, or replace one, atomically. UsageError if it exists already, StoreError if that fails."""
+    """Write a file atomically. UsageError if it exists without `overwrite`, or is not regular; else StoreError."""
     try:
         path = Path(os.path.realpath(path))  # a link is kept
         mode = path.stat().st_mode if path.exists() else None
         if mode is not None and not stat.S_ISREG(mode):
-            raise UsageError(f"{path}: not a file; give another name")
+            raise UsageError(f"{path}: not a regular file; give another name")
         if mode is not None and not overwrite:
             raise UsageError(f"{path}: exists already; give another name")
-        draft = path.with_name(f".{secrets.token_hex(8)}.part")
+        temporary = path.with_name(f".{secrets.token_hex(8)}.part")
         try:
-            with draft.open("xb") as file:
+            with temporary.open("xb") as file:
                 file.write(text.encode())
                 file.flush()
                 os.fsync(file.fileno())
             if mode is not None:
-                draft.chmod(stat.S_IMODE(mode))
-            draft.replace(path)
+                temporary.chmod(stat.S_IMODE(mode))
+            temporary.replace(path)
         finally:
-            draft.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise StoreError(f"{path}: cannot write: {error.strerror}") from error
     except ValueError as error:
@@ -100,7 +99,7 @@ def _author_line(number: int, message: Message) -> str:
 
 
 def _close_blocks(parser: "MarkdownIt", text: str) -> str:
-    """Return the text, with the end of a block that it leaves open."""
+    """Return the text; if its last Markdown block is open, add the line that ends the block."""
     fences = re.findall(r"^ {0,3}(`{3,}|~{3,})", text, re.MULTILINE)
     for end in ("", *sorted(set(fences), key=len, reverse=True), *_HTML_ENDS):
         closed = f"{text}\n{end}" if end else text

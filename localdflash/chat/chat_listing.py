@@ -17,7 +17,7 @@ _INFO = """
 """
 _NEWEST = "ORDER BY updated DESC, sessions.id DESC LIMIT ?"
 MAX_TITLE = 60  # characters
-MAX_EXCERPT = 120
+MAX_EXCERPT = 120  # characters
 _LEAD_CHARACTERS = 30  # of an excerpt before the match
 # Scripts without spaces between words: Thai to Khmer, Japanese, Chinese.
 _UNSPACED = re.compile(
@@ -42,7 +42,7 @@ class SessionInfo:
 
 
 def session_info(database: Connection, session: int) -> SessionInfo:
-    """Return the entry of an existing chat."""
+    """Return the list entry of an existing chat."""
     return _make_info(database.execute(f"{_INFO} WHERE sessions.id = ?", (session,)).fetchone())
 
 
@@ -116,7 +116,7 @@ def make_title(message: Message) -> str:
 
 
 def make_excerpt(text: str, words: tuple[str, ...] = ()) -> str:
-    """Return one line of a text around the first matching word; else its beginning."""
+    """Return one line of a text around the first of the words that occurs; without words, its beginning."""
     found = (_find_word(word, text) for word in words)
     first = min((place for place in found if place >= 0), default=0)
     start = max(first - _LEAD_CHARACTERS, 0)

@@ -1,4 +1,4 @@
-"""Files that an answer may change: below one root, by allowed names, reached without following a link."""
+"""Files that a model's answer may change: below one root, with allowed names, reached without following a link."""
 
 import os
 import re
@@ -18,33 +18,36 @@ _REPOSITORY = re.compile(r"\.(?:git|hg|svn|jj)|git~\d+", re.IGNORECASE)  # git~1
 
 
 class WorkspaceFile(NamedTuple):
-    """Content and mode of a file, and its identity to notice a replacement."""
+    """Content and mode of a file, and its identity to notice a later change."""
 
     data: bytes
     mode: int
-    identity: tuple[int, int, int]
+    identity: tuple[int, int, int]  # inode, size, modification time in nanoseconds
 
 
 class WorkspaceFolder:
-    """Workspace root. Relative names use slashes."""
+    """Folder below which answers may change files. Callers put the file's name before the errors' messages."""
 
     def __init__(self, root: Path) -> None:
         self.path = os.path.realpath(root)
 
     def check(self, name: str) -> str:
-        """Return a normalised name; UsageError if answers may not change such a file."""
+        """Return the name without `./`; UsageError if answers may not change a file with this name."""
         plain = normalise_name(name)
         if is_secret(PurePosixPath(self.path, plain)):
             raise UsageError("is on the list of secret files")
-        from localdflash.code.context.ignore import IgnoreRules  # read again each time: the rules may have changed
+        from localdflash.code.context.ignore import IgnoreRules
 
-        if IgnoreRules(Path(self.path)).ignored(plain):
+        if IgnoreRules(Path(self.path)).ignored(plain):  # read on every call: the ignore files may have changed
             raise UsageError("is ignored by .gitignore or .localdflashignore")
         return plain
 
     @contextmanager
     def reach(self, name: str, created: list[str] | None = None) -> Iterator[tuple[OpenFolder, str] | None]:
-        """Yield the open folder of a file and its name there, or None. If `created` is given, make missing folders."""
+        """Yield the open folder of a file, and the file's name in it; None if the folder is missing.
+
+        With `created`, make missing folders instead, and append their names to that list.
+        """
         *folders, last = name.split("/")
         current = OpenFolder(self.path)
         try:
@@ -64,7 +67,7 @@ class WorkspaceFolder:
             current.close()
 
     def read(self, name: str) -> WorkspaceFile | None:
-        """Return a file that may be changed, or None; UsageError if it is not a regular, small file."""
+        """Read the file of a checked name, None if missing; UsageError for a link, other non-file, or large file."""
         try:
             with self.reach(name) as place:
                 return read_at(*place) if place else None
@@ -73,16 +76,16 @@ class WorkspaceFolder:
 
 
 def normalise_name(name: str) -> str:
-    """Return a name without `./`; UsageError if no file below a root can have it."""
+    """Return the name without `./`; UsageError if answers may not use it, whether such a file exists or not."""
     if sanitize(name) != name or "\n" in name or "\t" in name:
-        raise UsageError("has invisible characters in its name")
+        raise UsageError("has control or invisible characters in its name")
     if name.startswith(("/", "~")) or "\\" in name or re.match(r"[A-Za-z]:", name):
-        raise UsageError("is not a path below this folder, with slashes")
+        raise UsageError("is not a relative path with slashes")
     parts = [part for part in name.split("/") if part != "."]
     if ".." in parts:
         raise UsageError("leads out of this folder")
     if not parts or any(part != part.strip().rstrip(".") for part in parts) or not all(parts):
-        raise UsageError("is not the name of a file")
+        raise UsageError("is not an allowed file name: a part is empty, or has a space at an edge or a final dot")
     if any(_REPOSITORY.fullmatch(part) for part in parts):
         raise UsageError("belongs to version control")
     if len(os.fsencode(name)) > 1024 or any(len(os.fsencode(part)) > 255 for part in parts):
@@ -91,7 +94,7 @@ def normalise_name(name: str) -> str:
 
 
 def read_at(folder: OpenFolder, name: str) -> WorkspaceFile | None:
-    """Read a file in an open folder, like `WorkspaceFolder.read`."""
+    """Read a file in an open folder, None if missing; UsageError if it is a link, not a regular file, or too large."""
     try:
         status = folder.status(name)
     except FileNotFoundError:

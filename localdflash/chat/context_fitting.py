@@ -19,7 +19,7 @@ _SUMMARY_PROMPT = (
 
 @dataclass(frozen=True, slots=True)
 class FittedChat:
-    """Result of `plan_fit`: `dropped` leading messages are left out. A `context` of 0 is unknown."""
+    """Number of leading messages to leave out, and prompt tokens of the others; `tokens` and `context` 0: unknown."""
 
     dropped: int
     tokens: int
@@ -29,14 +29,14 @@ class FittedChat:
 async def plan_fit(
     answerer: Answerer, messages: Sequence[Message], *, system: str, settings: ChatSettings, reserve: int
 ) -> FittedChat:
-    """Return the fewest exchanges to leave out for `reserve` free tokens; ContextOverflow if the last does not fit."""
+    """Drop the fewest exchanges that leave `reserve` tokens free; ContextOverflow if the last alone does not fit."""
     info = await answerer.ready()
     starts = [0, *(i for i, message in enumerate(messages) if i and message.role == "user")]
 
-    async def tokens(number: int) -> int | None:
-        return await answerer.count(messages[starts[number] :], system=system, settings=settings)
+    async def count_from(exchange: int) -> int | None:
+        return await answerer.count(messages[starts[exchange] :], system=system, settings=settings)
 
-    fewest = await tokens(len(starts) - 1)
+    fewest = await count_from(len(starts) - 1)
     if fewest is None or not info.context:
         return FittedChat(0, fewest or 0, info.context)
     if fewest >= info.context:
@@ -44,21 +44,21 @@ async def plan_fit(
             f"the last message has {fewest} tokens, {fewest - info.context + 1} too many for the context of"
             f" {info.context}; shorten it"
         )
-    # Binary search in (low, high]: the messages from `low` on are too many, those from `high` on fit.
+    # Binary search in (low, high]: the exchanges from `low` on are too many, those from `high` on fit.
     low, high, found = -1, len(starts) - 1, fewest
-    number = 0  # first all messages: they may fit
+    exchange = 0  # first all of them: they may fit
     while low + 1 < high:
-        count = await tokens(number)
+        count = await count_from(exchange)
         if count is not None and count + reserve <= info.context:
-            high, found = number, count
+            high, found = exchange, count
         else:
-            low = number
-        number = (low + high) // 2
+            low = exchange
+        exchange = (low + high) // 2
     return FittedChat(starts[high], found, info.context)
 
 
 async def summarise(answerer: Answerer, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> str:
-    """Return the model's summary of these messages; if they do not all fit, of the newest."""
+    """Return the model's summary of these messages, or of the newest that fit; LocaldflashError if it is empty."""
     info = await answerer.ready()
     max_tokens = max(info.context // SUMMARY_SHARE, 1)
     request = [*messages, Message("user", _SUMMARY_PROMPT)]

@@ -19,27 +19,26 @@ from localdflash.base.files import paths
 from localdflash.base.system import file_lock
 from localdflash.base.system.owner import is_open_to_others
 
-LOCK_SECONDS = 5.0  # that another process may hold a lock
+LOCK_TIMEOUT_SECONDS = 5.0  # to wait for a lock that another process holds
 _POLL_SECONDS = 0.01
-INDEXES = ("texts", "titles")
-_SIDE_FILES = ("-wal", "-shm")  # SQLite's log and its index
+SEARCH_INDEXES = ("texts", "titles")  # FTS5 tables
+_SIDE_FILES = ("-wal", "-shm")  # suffixes of the write-ahead log (WAL) and of its shared memory
 _REASONS = {
     sqlite3.SQLITE_FULL: "the disk is full; free some space",
     sqlite3.SQLITE_READONLY: "cannot write; check the permissions of the file and its folder",
     sqlite3.SQLITE_CANTOPEN: "cannot open; check the permissions of the file and its folder",
-    sqlite3.SQLITE_BUSY: f"another program has kept it locked for {LOCK_SECONDS:.0f} seconds; try again",
+    sqlite3.SQLITE_BUSY: f"another program has kept it locked for {LOCK_TIMEOUT_SECONDS:.0f} seconds; try again",
     sqlite3.SQLITE_TOOBIG: "a text of this size cannot be stored",
 }
 
-# Messages form a tree within their session, whose head is the newest message of the shown branch.
-_TOKENS = "tokenize='unicode61 remove_diacritics 2', prefix='1 2'"
+_FTS_OPTIONS = "tokenize='unicode61 remove_diacritics 2', prefix='1 2'"
 
 _CHATS = (
     """CREATE TABLE sessions (
         id INTEGER PRIMARY KEY AUTOINCREMENT, -- ids of deleted chats are not reused
         created REAL NOT NULL,
         updated REAL NOT NULL,
-        head INTEGER,
+        head INTEGER, -- newest message of the shown branch; the messages of a session form a tree
         title TEXT NOT NULL,
         folder TEXT NOT NULL,
         model TEXT NOT NULL,
@@ -55,17 +54,17 @@ _CHATS = (
         role TEXT NOT NULL CHECK (role IN ('system', 'user', 'assistant')),
         finish TEXT NOT NULL,
         text TEXT NOT NULL,
-        attachments TEXT NOT NULL, -- JSON, as are numbers and steps: see store.py
-        numbers TEXT NOT NULL,
-        steps TEXT NOT NULL,
+        attachments TEXT NOT NULL, -- JSON
+        numbers TEXT NOT NULL, -- JSON, statistics of an answer: `Message.numbers`
+        steps TEXT NOT NULL, -- JSON, an answer's verify steps: `StepRecord`
         UNIQUE (session, id),
         FOREIGN KEY (session, parent) REFERENCES messages (session, id)
     )""",
     "CREATE INDEX messages_by_parent ON messages (session, parent)",
     "CREATE INDEX sessions_by_time ON sessions (updated)",
     "CREATE INDEX sessions_by_head ON sessions (head)",
-    f"CREATE VIRTUAL TABLE texts USING fts5(text, content='messages', content_rowid='id', {_TOKENS})",
-    f"CREATE VIRTUAL TABLE titles USING fts5(title, content='sessions', content_rowid='id', {_TOKENS})",
+    f"CREATE VIRTUAL TABLE texts USING fts5(text, content='messages', content_rowid='id', {_FTS_OPTIONS})",
+    f"CREATE VIRTUAL TABLE titles USING fts5(title, content='sessions', content_rowid='id', {_FTS_OPTIONS})",
     *(
         statement
         for index, table, column in (("texts", "messages", "text"), ("titles", "sessions", "title"))
@@ -88,8 +87,8 @@ _CHATS = (
 MIGRATIONS: tuple[tuple[str, ...], ...] = (_CHATS,)
 
 
-class Presence:
-    """Lock on `<file>.lock`: shared by users of the file, exclusive to create, check or replace the file."""
+class DatabaseLock:
+    """Lock on `<file>.lock`: shared by users of the file, exclusive to check or replace the file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.with_name(path.name + ".lock")
@@ -99,15 +98,15 @@ class Presence:
             raise self._lock_error(error) from error
 
     def try_exclusive(self) -> bool:
-        """Take the exclusive lock; return False, still holding the shared lock, if others use the file."""
+        """Return whether the exclusive lock was taken. If other processes use the file, take the shared lock."""
         if self._try_lock(shared=False):
             return True
         self.share()
         return False
 
     def share(self) -> None:
-        """Take the shared lock. StoreError if another process holds the exclusive lock for long."""
-        end = time.monotonic() + LOCK_SECONDS
+        """Take the shared lock. StoreError if another process keeps the exclusive lock for `LOCK_TIMEOUT_SECONDS`."""
+        end = time.monotonic() + LOCK_TIMEOUT_SECONDS
         while not self._try_lock(shared=True):
             if time.monotonic() > end:
                 raise StoreError(f"{self._path}: another localdflash keeps your chats locked; try again")
@@ -130,28 +129,28 @@ class Presence:
 
 
 class Database:
-    """Connection that any thread may use, one at a time; with `path` None, a database in memory."""
+    """Connection for one thread at a time; `path` None: in memory. `say` receives a line if `path` is damaged."""
 
     def __init__(self, path: Path | None, say: Callable[[str], None]) -> None:
         self._path, self._say, self._gate = path, say, threading.RLock()
         if path is None:
-            self._presence, self._connection = None, _connect(":memory:")
+            self._lock, self._connection = None, _connect(":memory:")
             return
-        self._presence, self._connection = self._open_locked(path)
-        self._file = _file_identity(path)
-        self._log: tuple[int, int] | None = None
+        self._lock, self._connection = self._open_locked(path)
+        self._identity = _file_identity(path)
+        self._wal_identity: tuple[int, int] | None = None  # before the last write
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection for statements that change nothing. StoreError if the file cannot be read."""
-        with self._gate, self._convert_errors():
+        """Yield the connection for statements that change no rows. StoreError if the file cannot be read."""
+        with self._gate, self._recover_from_errors():
             yield self._connection
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection in one transaction: committed to disk, or rolled back with StoreError."""
-        with self._gate, self._convert_errors():
-            self._reopen_if_replaced()
+        """Yield the connection in a transaction, rolled back on any error; StoreLost first if the file was replaced."""
+        with self._gate, self._recover_from_errors():
+            self._check_not_replaced()
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self._connection
@@ -165,41 +164,41 @@ class Database:
         """Close the connection. May be called again."""
         with self._gate:
             self._connection.close()
-            if self._presence is not None:
-                self._presence.release()
+            if self._lock is not None:
+                self._lock.release()
 
-    def _open_locked(self, path: Path) -> tuple[Presence, sqlite3.Connection]:
-        """Open the file; create its folder if missing."""
+    def _open_locked(self, path: Path) -> tuple[DatabaseLock, sqlite3.Connection]:
+        """Open the file, creating its folder if missing; return the shared lock and the connection."""
         try:
             paths.create_private(path.parent)
         except LocaldflashError as error:
             raise StoreError(str(error)) from error
-        presence = Presence(path)
+        lock = DatabaseLock(path)
         try:
-            return presence, self._open(path, presence)
+            return lock, self._open(path, lock)
         except BaseException:
-            presence.release()
+            lock.release()
             raise
 
-    def _reopen_if_replaced(self) -> None:
-        """Reopen the file if ours was removed or replaced, because writes to it would be lost."""
-        if self._path is None or self._presence is None:
+    def _check_not_replaced(self) -> None:
+        """Raise StoreLost if the open file was removed or replaced, after opening the path again."""
+        if self._path is None or self._lock is None:
             return
-        log = self._path.with_name(self._path.name + "-wal")
-        if _file_identity(self._path) == self._file:
-            self._log = _file_identity(log)
+        wal = self._path.with_name(self._path.name + "-wal")
+        if _file_identity(self._path) == self._identity:
+            self._wal_identity = _file_identity(wal)
             return
-        if self._log and _file_identity(log) == self._log:  # our log, which SQLite would apply to the new file
+        if self._wal_identity and _file_identity(wal) == self._wal_identity:  # SQLite would apply it to the new file
             for end in _SIDE_FILES:
                 self._path.with_name(self._path.name + end).unlink(missing_ok=True)
-        presence, connection = self._open_locked(self._path)
+        lock, connection = self._open_locked(self._path)
         self._connection.close()
-        self._presence.release()
-        self._presence, self._connection, self._file = presence, connection, _file_identity(self._path)
+        self._lock.release()
+        self._lock, self._connection, self._identity = lock, connection, _file_identity(self._path)
         raise StoreLost(f"{self._path}: was removed or replaced")
 
-    def _open(self, path: Path, presence: Presence) -> sqlite3.Connection:
-        is_exclusive = presence.try_exclusive()
+    def _open(self, path: Path, lock: DatabaseLock) -> sqlite3.Connection:
+        is_exclusive = lock.try_exclusive()
         try:
             return _connect_file(path, check=is_exclusive)
         except sqlite3.Error as error:
@@ -211,10 +210,11 @@ class Database:
             self._say(notice)
             return connection
         finally:
-            presence.share()
+            lock.share()
 
     @contextmanager
-    def _convert_errors(self) -> Iterator[None]:
+    def _recover_from_errors(self) -> Iterator[None]:
+        """Raise StoreError for an SQLite error, after rebuilding damaged indexes or replacing a damaged file."""
         try:
             yield
         except sqlite3.ProgrammingError:
@@ -225,9 +225,9 @@ class Database:
             raise (self._start_new_file() if _is_damage(error) else self._store_error(error)) from error
 
     def _rebuild_indexes(self) -> StoreError:
-        """Rebuild the search indexes from the messages."""
+        """Rebuild the search indexes from the messages and titles; return the error to raise."""
         try:
-            for index in INDEXES:
+            for index in SEARCH_INDEXES:
                 self._connection.execute(f"INSERT INTO {index} ({index}) VALUES ('rebuild')")
         except sqlite3.Error as error:
             return self._start_new_file() if _is_damage(error) else self._store_error(error)
@@ -235,19 +235,20 @@ class Database:
 
     def _start_new_file(self) -> StoreError:
         """Set the file aside, unless another process has it open, and start a new one; return the error to raise."""
-        if self._path is None or self._presence is None:
+        if self._path is None or self._lock is None:
             return StoreError("chats: damaged in memory")
-        if not self._presence.try_exclusive():
+        if not self._lock.try_exclusive():
             return _damaged_in_use(self._path)
-        self._connection.close()  # before the rename: closing removes the log by its name
+        self._connection.close()  # before the rename: closing removes the WAL by its name
         try:
             self._connection, notice = self._replace_file(self._path)
-            self._file = _file_identity(self._path)
+            self._identity = _file_identity(self._path)
         finally:
-            self._presence.share()
+            self._lock.share()
         return StoreLost(notice)
 
     def _replace_file(self, path: Path) -> tuple[sqlite3.Connection, str]:
+        """Set the file aside and create a new one; return its connection and a notice for the user."""
         aside = _set_aside(path)
         try:
             notice = f"{path}: was damaged; it is now {aside.name}, and a new one was created"
@@ -270,29 +271,29 @@ def _file_identity(path: Path) -> tuple[int, int] | None:
 
 
 def _connect_file(path: Path, check: bool) -> sqlite3.Connection:
-    """Open or create the file. `check`: verify it if a previous process did not close it."""
-    log = path.with_name(path.name + "-wal")
+    """Open or create the file, for its owner only. `check`: verify it if a previous process did not close it."""
+    wal = path.with_name(path.name + "-wal")
     try:
-        with suppress(FileExistsError):  # SQLite's side files get the same mode
+        with suppress(FileExistsError):  # SQLite gives its side files the mode of the database
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise StoreError(f"{path}: not a file; move it away")
+            raise StoreError(f"{path}: not a regular file; move or delete it")
         if is_open_to_others(status):
             path.chmod(0o600)
-        has_log = log.exists() and log.stat().st_size > 0
+        has_wal = wal.exists() and wal.stat().st_size > 0
     except OSError as error:
         raise StoreError(f"{path}: cannot open your chats: {error.strerror}") from error
-    return _connect(str(path), check and has_log)
+    return _connect(str(path), check and has_wal)
 
 
 def _connect(name: str, check: bool = False) -> sqlite3.Connection:
-    connection = sqlite3.connect(name, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(name, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False)
     connection.text_factory = decode_text
     try:
         if (version := _version(connection)) > len(MIGRATIONS):
             raise StoreError(
-                f"{name}: version {version} is of a newer localdflash (this one reads up to {len(MIGRATIONS)});"
+                f"{name}: schema version {version} is of a newer localdflash (this one reads up to {len(MIGRATIONS)});"
                 " update localdflash, or move the file away"
             )
         connection.execute("PRAGMA foreign_keys = ON")
@@ -317,7 +318,7 @@ def _set_aside(path: Path) -> Path:
         if not any(os.path.lexists(f"{aside}{end}") for end in ("", *_SIDE_FILES)):
             break
     try:
-        for end in (*_SIDE_FILES, ""):  # the file last: SQLite would apply an old log to a new file
+        for end in (*_SIDE_FILES, ""):  # the file last: SQLite would apply an old WAL to a new file
             with suppress(FileNotFoundError):
                 os.rename(f"{path}{end}", f"{aside}{end}")
     except OSError as error:
@@ -361,7 +362,7 @@ def _migrate(connection: sqlite3.Connection) -> None:
 
 
 def encode_text(text: str) -> bytes:
-    """Return bytes for `CAST(? AS TEXT)`, so that any `str` can be stored: lone surrogates are encoded, too."""
+    """Return UTF-8 for `CAST(? AS TEXT)`. Lone surrogates are encoded too, so that any `str` can be stored."""
     return text.encode("utf-8", "surrogatepass")
 
 

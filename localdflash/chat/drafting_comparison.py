@@ -19,7 +19,7 @@ MAX_TOKENS = 128  # of each answer, if the settings have no limit
 
 @dataclass(frozen=True, slots=True)
 class ModeResult:
-    """Answers of one mode so far: tokens per second of each, all tokens, and median TTFT."""
+    """Answers of one mode so far: tokens per second of each, sum of tokens, τ of the last, and median TTFT."""
 
     rates: Sequence[float] = ()
     tokens: int = 0
@@ -34,12 +34,12 @@ class ModeResult:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Results of both modes. `identical` is None until both have answered; `running`: activity, "" at the end."""
+    """Results of both modes. `identical`: None until both have answered; `running`: activity, "" at the end."""
 
     baseline: ModeResult = ModeResult()
     drafting: ModeResult = ModeResult()
-    rounds: int = len(DRAFT_ORDER) // 2
-    identical: bool | None = None
+    rounds: int = len(DRAFT_ORDER) // 2  # answers of each mode
+    identical: bool | None = None  # whether all texts are
     running: str = ""
     problem: str = ""
 

@@ -10,7 +10,7 @@ from localdflash.base.errors import UsageError
 
 CONTEXT_LINES = 3  # around a change
 _BOM = b"\xef\xbb\xbf"
-_Change = tuple[int, int, int, int]
+_Change = tuple[int, int, int, int]  # a, b, c, d: old[a:b] became new[c:d]
 _MAX_COMPARED = 25_000_000  # old lines times new lines; more would take seconds
 
 
@@ -33,7 +33,7 @@ class ShownHunk:
 
 @dataclass(frozen=True, slots=True)
 class FileText:
-    """Lines without their ends, and the ends: LF, CRLF, or nothing after the last."""
+    """Lines without their ends, and the end of each: LF, CRLF, or "", which only the last may have."""
 
     lines: tuple[str, ...] = ()
     ends: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class FileText:
         return bool(self.ends) and not self.ends[-1]
 
     def with_splices(self, splices: Iterable[Splice], final: bool | None = None) -> bytes:
-        """Return the file with lines replaced and line ends kept. `final`: whether the last line gets an end."""
+        """Return the file with lines replaced and line ends kept. `final`: end the last line, too; None: as before."""
         most_common = Counter(end for end in self.ends if end).most_common(1)
         new_end = most_common[0][0] if most_common else "\n"
         lines: list[str] = []
@@ -93,11 +93,11 @@ def diff_lines(old: Sequence[str], new: Sequence[str]) -> list[Splice]:
 
 def make_hunks(before: bytes | None, after: bytes | None) -> tuple[ShownHunk, ...]:
     """Return the hunks of a change as `diff -u` shows them."""
-    old, new = _split_rows(before), _split_rows(after)
+    old, new = _split_lines(before), _split_lines(after)
     return tuple(_make_hunk(old, new, group) for group in _group_changes(_find_changes(old, new)))
 
 
-def _split_rows(data: bytes | None) -> list[tuple[str, bool]]:
+def _split_lines(data: bytes | None) -> list[tuple[str, bool]]:
     """Return pairs of a line and whether it has an end."""
     text = FileText.read(data or b"")
     return [(line, bool(end)) for line, end in zip(text.lines, text.ends, strict=True)]
@@ -109,10 +109,10 @@ def _find_changes(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[_Cha
     head = next((at for at in range(shorter) if old[at] != new[at]), shorter)
     rest = shorter - head
     tail = next((at for at in range(rest) if old[-1 - at] != new[-1 - at]), rest)
-    ends = len(old) - tail, len(new) - tail
-    if (ends[0] - head) * (ends[1] - head) > _MAX_COMPARED:
-        return [(head, ends[0], head, ends[1])]
-    matcher = SequenceMatcher(None, old[head : ends[0]], new[head : ends[1]])
+    old_stop, new_stop = len(old) - tail, len(new) - tail
+    if (old_stop - head) * (new_stop - head) > _MAX_COMPARED:
+        return [(head, old_stop, head, new_stop)]
+    matcher = SequenceMatcher(None, old[head:old_stop], new[head:new_stop])
     return [(a + head, b + head, c + head, d + head) for tag, a, b, c, d in matcher.get_opcodes() if tag != "equal"]
 
 
@@ -133,8 +133,8 @@ def _make_hunk(old: Sequence[tuple[str, bool]], new: Sequence[tuple[str, bool]],
     lead = group[0][0] - first
     lines: list[str] = []
 
-    def add_lines(sign: str, rows: Sequence[tuple[str, bool]]) -> None:
-        for line, has_end in rows:
+    def add_lines(sign: str, pairs: Sequence[tuple[str, bool]]) -> None:
+        for line, has_end in pairs:
             lines.append(sign + line)
             if not has_end:
                 lines.append("\\ No line end at the end of the file")

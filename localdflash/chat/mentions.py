@@ -96,7 +96,7 @@ def attach_mentions(text: str, files: AttachableFiles, picked: Collection[str] =
 
 
 def _possible_readings(token: str, start: int) -> list[tuple[int, str, str]]:
-    """Return the possible meanings of a token, longest first: all of it, or without trailing punctuation."""
+    """Return end, path and part for each reading of a token, longest first: whole, or without end punctuation."""
     readings = []
     while token:
         readings.append((start + len(token), token, ""))

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant"]
 AttachmentKind = Literal["file", "symbol", "paste", "output"]
-# Why an answer ended; "" while it grows. "repeat": it repeated itself. "gone": the engine went away.
+# Why an answer ended; "" while it grows. length: max_tokens; context: full; repeat: text repeats; gone: engine lost.
 Finish = Literal["", "stop", "length", "context", "repeat", "cancelled", "gone"]
 
 
@@ -41,7 +41,7 @@ class Message:
     role: Role
     text: str
     attachments: tuple[Attachment, ...] = ()
-    finish: Finish = ""  # this and the next two only of answers
+    finish: Finish = ""  # only answers have `finish`, `numbers` and `steps`
     numbers: Mapping[str, Any] = field(default_factory=dict)  # statistics of the answer, made by `AnswerReader.numbers`
     steps: tuple[StepRecord, ...] = ()
     id: int = 0  # in the store; 0: not stored yet

@@ -13,14 +13,14 @@ from typing import Any
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.models.memory.parts import gigabytes
 
-LIST_SECONDS = 20.0
+LIST_SECONDS = 20.0  # timeout
 END_SECONDS = 5.0  # for a download to end its own processes
-FIT_SECONDS = 45.0  # reads the headers of missing files from the hub
+FIT_SECONDS = 45.0  # timeout of commands that read the headers of missing files from the hub
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """Entry of a list of pairs. `memory`: approximate need. `why_not`: why it cannot run on this machine."""
+    """Pair of models. `memory`: needed, about. `why_not`: why it cannot run here. `download`: size of missing files."""
 
     id: str
     description: str
@@ -47,7 +47,7 @@ async def list_models() -> list[ModelRow]:
 
 
 async def describe_model(spec: str) -> ModelRow:
-    """Return the model at a path or an hf: name, from its header; LocaldflashError if there is none."""
+    """Return the model at a path or an hf: name, described by its header; LocaldflashError if there is none."""
     pair = await _run_json(FIT_SECONDS, "models", "show", "--json", "--", spec)
     target = pair["target"]
     size = gigabytes(pair["bytes_on_disk"]) if pair["bytes_on_disk"] else ""
@@ -60,7 +60,7 @@ async def describe_model(spec: str) -> ModelRow:
 
 
 async def pull_model(spec: str, show: Callable[[PullProgress], None]) -> str:
-    """Download the missing files of a pair, and return its id. If cancelled, the next download resumes this one."""
+    """Download a pair's missing files and return its id; ModelError if that fails. A cancelled download is resumed."""
     process = await _start_command("models", "pull", "--jsonl", "--", spec)
     assert process.stdout
     assert process.stderr

@@ -19,7 +19,7 @@ _HUNK_LINE = re.compile(r"\+| +\S|-(?!-- |- ?$)")  # not a file header, nor a ma
 
 @dataclass(frozen=True, slots=True)
 class PatchHunk:
-    """Hunk. `at`: its stated first line, from 0, or None. Lines have a sign and no end."""
+    """Hunk of a diff. `at`: its stated first line, from 0, or None. Lines have a sign and no line end."""
 
     at: int | None
     lines: tuple[str, ...]
@@ -34,7 +34,7 @@ class PatchHunk:
 
 @dataclass(frozen=True, slots=True)
 class FilePatch:
-    """All hunks of one file. The names have no `a/` and `b/`; one of them may be `NOTHING`."""
+    """Diff of one file. The names have no `a/` and `b/`; one may be `NOTHING`. `problem`: why it cannot be applied."""
 
     old: str
     new: str
@@ -64,7 +64,7 @@ def read_file_patch(lines: Sequence[str], at: int, end: int) -> tuple[FilePatch,
 
 
 def read_hunks(lines: Sequence[str], at: int, end: int) -> tuple[tuple[PatchHunk, ...], int, str]:
-    """Return the hunks from a line on, the line after them, and the first problem. The first hunk may lack a head."""
+    """Return the hunks from line `at` to the fence's `end`, the line after them, and the first problem, or ""."""
     hunks: list[PatchHunk] = []
     problem = ""
     while at < len(lines) and (lines[at].startswith("@@") or not hunks):
@@ -78,7 +78,7 @@ def read_hunks(lines: Sequence[str], at: int, end: int) -> tuple[tuple[PatchHunk
 
 
 def find_splices(text: FileText, hunks: Sequence[PatchHunk]) -> tuple[list[Splice], bool | None]:
-    """Return the splices, sorted, and whether the last line is to have an end; UsageError if ambiguous."""
+    """Return the sorted splices, and whether the last line gets an end (None: as before); UsageError if ambiguous."""
     located = []
     for number, hunk in enumerate(hunks, 1):
         try:

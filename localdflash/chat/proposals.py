@@ -125,13 +125,13 @@ def _apply_patch(before: bytes | None, text: FileText, patch: FilePatch) -> byte
     return None
 
 
-def _apply_search_replace(before: bytes | None, text: FileText, exchange: SearchReplace) -> bytes:
-    if exchange.problem:
-        raise UsageError(exchange.problem)
-    if before is None and exchange.search:
+def _apply_search_replace(before: bytes | None, text: FileText, block: SearchReplace) -> bytes:
+    if block.problem:
+        raise UsageError(block.problem)
+    if before is None and block.search:
         raise UsageError("does not exist")
-    start = patches.find_lines(text.lines, exchange.search)
-    return text.with_splices([Splice(start, start + len(exchange.search), exchange.replace)])
+    start = patches.find_lines(text.lines, block.search)
+    return text.with_splices([Splice(start, start + len(block.search), block.replace)])
 
 
 def _make_proposal(path: str, before: bytes | None, after: bytes | None) -> FileProposal:

@@ -19,7 +19,7 @@ def wire_messages(messages: Sequence[Message], system: str, *, is_localdflash: b
 
 
 def openai_fields(settings: ChatSettings) -> dict[str, object]:
-    """Return the sampling fields of OpenAI's API that differ from its defaults."""
+    """Return the streaming fields of OpenAI's API, and its sampling fields except those that have its defaults."""
     fields: dict[str, object] = {"stream": True, "stream_options": {"include_usage": True}}
     unset = {"temperature": (None,), "top_p": (None, 1.0), "max_tokens": (None, 0), "seed": (None,)}
     return fields | {name: value for name, none in unset.items() if (value := getattr(settings, name)) not in none}

@@ -20,7 +20,7 @@ _OMISSION = re.compile(
     r"^\s*[\[(<]?(?:…|\.{3})[\])>]?\s*$",
     re.IGNORECASE,
 )
-_ATTRIBUTES = {"attribute_item", "decorator"}
+_ATTRIBUTES = {"attribute_item", "decorator"}  # node types of tree-sitter, as below
 _METHOD = re.compile(r"\b(?:self|cls)\b|@staticmethod\b")
 _FENCE = re.compile(r"\s*(?:```|~~~)")
 _WRAPPERS = {"decorated_definition", "export_statement", "template_declaration", "ambient_declaration"}
@@ -81,7 +81,7 @@ def _explain_partial(omission: str) -> str:
 
 
 def _resembles(old: Sequence[str], code: Sequence[str]) -> bool:
-    """Return whether a block may be the whole file, without a grammar: same first line, at least half of the lines."""
+    """Return whether the code may be the whole file: it has the same first line, and at least half of the lines."""
     before, after = ([line.strip() for line in lines if line.strip()] for lines in (old, code))
     common = (Counter(before) & Counter(after)).total()
     return bool(after) and after[0] == before[0] and 2 * common >= len(before)
@@ -100,9 +100,9 @@ class _Outline:
         self.lines = lines
         self.has_error = tree.root_node.has_error
         found = find_definitions(path, language, text)
-        units = (_make_definition(tree.root_node, lines, each.name, each.kind, each.line) for each in found)
-        self.units = list(dict.fromkeys(units))
-        within = {line for unit in self.units for line in range(unit.lead, unit.stop)}
+        definitions = (_make_definition(tree.root_node, lines, each.name, each.kind, each.line) for each in found)
+        self.definitions = list(dict.fromkeys(definitions))
+        within = {line for definition in self.definitions for line in range(definition.lead, definition.stop)}
         self.others = [
             node.text.decode("utf-8", "replace").split("\n")[0].strip()
             for node in tree.root_node.named_children
@@ -111,14 +111,14 @@ class _Outline:
 
     def names(self) -> set[tuple[str, str]]:
         """Return the names of all definitions, each with its enclosing definition."""
-        tops = [unit for unit in self.units if unit.is_top_level]
+        tops = [definition for definition in self.definitions if definition.is_top_level]
         owners = {line: top.name for top in tops for line in range(top.start, top.stop)}
-        return {("" if unit.is_top_level else owners.get(unit.start, ""), unit.name) for unit in self.units}
+        return {("" if each.is_top_level else owners.get(each.start, ""), each.name) for each in self.definitions}
 
-    def members(self, unit: _DefinitionLines) -> set[str]:
+    def members(self, outer: _DefinitionLines) -> set[str]:
         """Return the names within a definition."""
-        inside = (each for each in self.units if not each.is_top_level and unit.start <= each.start < unit.stop)
-        return {each.name for each in inside if each != unit}
+        inside = (each for each in self.definitions if not each.is_top_level and outer.start <= each.start < outer.stop)
+        return {each.name for each in inside if each != outer}
 
     def covers(self, old: "_Outline") -> bool:
         """Return whether this may be the whole new text of the file `old`."""
@@ -127,56 +127,56 @@ class _Outline:
 
     def find(self, name: str) -> list[_DefinitionLines]:
         """Return the definitions of a name; top-level ones only, if there are any."""
-        found = [unit for unit in self.units if unit.name == name]
-        return [unit for unit in found if unit.is_top_level] or found
+        found = [definition for definition in self.definitions if definition.name == name]
+        return [definition for definition in found if definition.is_top_level] or found
 
 
 def _replace_definitions(old: _Outline, new: _Outline, omission: str) -> list[Splice]:
     """Return a splice for each definition of the block, at the file's definition of that name."""
-    tops = [unit for unit in new.units if unit.is_top_level]
+    tops = [definition for definition in new.definitions if definition.is_top_level]
     if omission or not tops:
         raise UsageError(_explain_partial(omission))
     if new.has_error:
         raise UsageError("has a syntax error")
     if unknown := next((text for text in new.others if text not in old.others), ""):
         raise UsageError(f"is not the whole file, and the position of this line is unknown: {unknown[:60]!r}")
-    if duplicate := next((unit.name for unit in tops if len(new.find(unit.name)) > 1), ""):
+    if duplicate := next((definition.name for definition in tops if len(new.find(definition.name)) > 1), ""):
         raise UsageError(f"defines {duplicate!r} twice")
-    found = sorted({_replace_definition(old, new, unit) for unit in tops})
+    found = sorted({_replace_definition(old, new, definition) for definition in tops})
     if any(splice.stop > after.start for splice, after in pairwise(found)):
         raise UsageError("defines things that overlap in the file")
     return found
 
 
-def _replace_definition(old: _Outline, new: _Outline, unit: _DefinitionLines) -> Splice:
-    targets = old.find(unit.name)
+def _replace_definition(old: _Outline, new: _Outline, definition: _DefinitionLines) -> Splice:
+    targets = old.find(definition.name)
     if not targets:
-        raise UsageError(f"is not the whole file, and the file has no {unit.name!r} to replace")
+        raise UsageError(f"is not the whole file, and the file has no {definition.name!r} to replace")
     if len(targets) > 1:
-        raise UsageError(f"defines {unit.name!r}, which the file defines {len(targets)} times")
-    target, code = targets[0], new.lines[unit.lead : unit.stop]
-    if not _is_same_kind(target, unit, code):
-        raise UsageError(f"defines {unit.name!r} as a {unit.kind}, which is a {target.kind} in the file")
-    if omitted := sorted(old.members(target) - new.members(unit)):
+        raise UsageError(f"defines {definition.name!r}, which the file defines {len(targets)} times")
+    target, code = targets[0], new.lines[definition.lead : definition.stop]
+    if not _is_same_kind(target, definition, code):
+        raise UsageError(f"defines {definition.name!r} as a {definition.kind}, which is a {target.kind} in the file")
+    if omitted := sorted(old.members(target) - new.members(definition)):
         raise UsageError(f"omits {omitted[0]!r}")
     decorator = old.lines[target.start].strip()
-    if decorator.startswith(("@", "#[")) and not new.lines[unit.start].strip().startswith(("@", "#[")):
+    if decorator.startswith(("@", "#[")) and not new.lines[definition.start].strip().startswith(("@", "#[")):
         raise UsageError(f"omits {decorator[:60]!r}")
-    if not (target.is_alone and unit.is_alone):
-        raise UsageError(f"defines {unit.name!r}, which shares a line with something else")
-    start = target.lead if unit.lead < unit.start else target.start
+    if not (target.is_alone and definition.is_alone):
+        raise UsageError(f"defines {definition.name!r}, which shares a line with something else")
+    start = target.lead if definition.lead < definition.start else target.start
     return Splice(start, target.stop, _indent_like(code, old.lines[target.start]))
 
 
-def _is_same_kind(target: _DefinitionLines, unit: _DefinitionLines, code: Sequence[str]) -> bool:
-    """Return whether both are of one kind; a lone function may be a method, if it looks like one."""
-    if target.kind == "method" and unit.kind == "function":
+def _is_same_kind(target: _DefinitionLines, definition: _DefinitionLines, code: Sequence[str]) -> bool:
+    """Return whether both are of one kind; a function outside of a class counts as a method if it looks like one."""
+    if target.kind == "method" and definition.kind == "function":
         return bool(_METHOD.search("\n".join(code)))
-    return target.kind == unit.kind
+    return target.kind == definition.kind
 
 
 def _indent_like(code: Sequence[str], replaced: str) -> tuple[str, ...]:
-    """Return the lines moved to the indentation of the line that they retarget."""
+    """Return the code, moved to the indentation of the line `replaced`."""
     new_indent = replaced[: len(replaced) - len(replaced.lstrip())]
     indent = code[0][: len(code[0]) - len(code[0].lstrip())]
     if new_indent == indent:

@@ -14,8 +14,7 @@ MAX_ROLE_BYTES = 64 << 10
 NONE = "none"  # the user's name for no role
 _NAME = re.compile(r"[a-z0-9_-]{1,64}", re.ASCII)
 
-# For small models: few and literal instructions.
-BUILTIN: Mapping[str, str] = MappingProxyType(
+BUILTIN: Mapping[str, str] = MappingProxyType(  # few and literal instructions, for small models
     {
         "coder": (
             "You are an expert programmer. Answer with complete, working code in fenced blocks, in the language and the"
@@ -94,10 +93,10 @@ def _check_name(name: str) -> str:
 
 
 def read_text(file: Path, max_bytes: int) -> str:
-    """Return the text of a small file, stripped; UsageError with the reason."""
+    """Return the stripped text of a file; UsageError if it is unreadable, too large, empty or not UTF-8."""
     try:
         if not stat.S_ISREG(file.stat().st_mode):
-            raise UsageError(f"{file}: not a text file")
+            raise UsageError(f"{file}: not a regular file")
         with file.open("rb") as stream:
             data = stream.read(max_bytes + 1)
     except OSError as error:

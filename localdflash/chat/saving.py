@@ -29,7 +29,7 @@ class Chat:
 
 
 class Saver:
-    """Writer of a folder's chats to a database; without a file, to memory if `allow_in_memory`, else nowhere."""
+    """Writer of chats to the database `path`; without one, to memory if `allow_in_memory`, else nowhere."""
 
     def __init__(
         self, path: Path | None, folder: str, notify: Callable[[str], None], *, allow_in_memory: bool = True
@@ -97,7 +97,7 @@ class Saver:
             await self._save(chat)
 
     async def _save(self, chat: Chat) -> None:
-        """Store the messages, which may be added, grow and be removed meanwhile."""
+        """Store new and changed messages, except an unanswered question. Messages may change meanwhile."""
         from localdflash.chat.store import ChatStore
 
         answers = (i for i, each in enumerate(chat.messages) if each.role == "assistant" and (each.text or each.finish))

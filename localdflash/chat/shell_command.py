@@ -44,7 +44,7 @@ async def run_command(command: str, folder: Path) -> Attachment:
 
 
 async def _read_output(process: Process, output: bytearray) -> str:
-    """Read the output; return how the command ended, "" for exit code 0."""
+    """Append the command's output to `output`; return how the command ended, "" for exit code 0."""
     assert process.stdout
     while data := await process.stdout.read(MAX_OUTPUT_BYTES):
         output += data

@@ -13,13 +13,12 @@ import msgspec
 from localdflash.base.errors import StoreError, StoreLost, UsageError
 from localdflash.chat import chat_listing
 from localdflash.chat.chat_listing import SessionInfo
-from localdflash.chat.database import INDEXES, Database, encode_text
+from localdflash.chat.database import SEARCH_INDEXES, Database, encode_text
 from localdflash.chat.messages import Attachment, Message, StepRecord
 
 _COLUMNS = ("created", "role", "finish", "text", "attachments", "numbers", "steps")
 _PLACEHOLDERS = "?, ?, ?, " + ", ".join(["CAST(? AS TEXT)"] * 4)
-# A message and its ancestors, root first.
-_BRANCH = f"""
+_BRANCH = f""" -- a message and its ancestors, root first
     WITH RECURSIVE branch (id, parent, depth) AS (
         SELECT id, parent, depth FROM messages WHERE id = ?
         UNION ALL
@@ -29,15 +28,14 @@ _BRANCH = f"""
     FROM branch JOIN messages ON messages.id = branch.id ORDER BY branch.depth
 """
 
-
 _steps_of = msgspec.json.Decoder(tuple[StepRecord, ...]).decode  # three times as fast as `json`
 
 
 class ChatStore:
-    """Chats (sessions), each a tree of messages with a head."""
+    """Chats (sessions), each a tree of messages; the head ends the shown branch. A `message` of type int is an id."""
 
     def __init__(self, path: Path | None, say: Callable[[str], None]) -> None:
-        """Open or create the file and its folder; None: in memory. `say` receives a line on a damaged file."""
+        """Open or create the file and its folder; None: in memory. `say` receives a line if the file is damaged."""
         self._database = Database(path, say)
 
     def close(self) -> None:
@@ -55,7 +53,7 @@ class ChatStore:
             )
 
     def add(self, session: int, parent: int | None, message: Message) -> Message:
-        """Store a message as the new head, below `parent` if given; StoreLost if the chat was deleted."""
+        """Store a message as the new head, below `parent` if given; StoreLost if the chat or parent was deleted."""
         with self._database.writing() as database:
             return _add_message(database, session, parent, message)
 
@@ -83,7 +81,7 @@ class ChatStore:
             _check_message(database, session, message)
             _set_head(database, session, message)
 
-    def path(self, session: int) -> list[Message]:
+    def branch(self, session: int) -> list[Message]:
         """Return the messages of the shown branch, oldest first."""
         with self._database.reading() as database:
             found = database.execute(_BRANCH, (_head(database, session),)).fetchall()
@@ -169,13 +167,13 @@ class ChatStore:
             return copy
 
     def delete(self, session: int) -> None:
-        """Delete the chat: no text of it stays in the file, its search index or its log. Takes a second per 100 MB."""
+        """Delete the chat: none of its text stays in the file, search indexes or WAL. Takes a second per 100 MB."""
         with self._database.writing() as database:
             _head(database, session)
             database.execute("UPDATE sessions SET head = NULL WHERE id = ?", (session,))
             database.execute("DELETE FROM messages WHERE session = ?", (session,))
             database.execute("DELETE FROM sessions WHERE id = ?", (session,))
-            for index in INDEXES:  # a deleted word stays in an index until its parts are merged
+            for index in SEARCH_INDEXES:  # a deleted word stays in an index until its parts are merged
                 database.execute(f"INSERT INTO {index} ({index}) VALUES ('optimize')")
         with self._database.reading() as database:
             database.execute("VACUUM")  # pages may hold copies of cells that have moved, `secure_delete` or not
@@ -249,7 +247,7 @@ def _set_default_title(database: Connection, session: int) -> None:
 
 
 def _to_row(message: Message) -> tuple[Any, ...]:
-    """Return the values of _COLUMNS, for _PLACES."""
+    """Return the values of _COLUMNS, for _PLACEHOLDERS."""
     return (
         *(message.created, message.role, message.finish, encode_text(message.text)),
         _json([(one.kind, one.name, one.text) for one in message.attachments]),

@@ -82,7 +82,7 @@ class Talk:
         return self._answering.locked()
 
     def last_answer(self) -> Message | None:
-        """Return the newest answer, complete or not, if there is one."""
+        """Return the newest answer, complete or not; None if there is none."""
         answer = next((message for message in reversed(self.messages) if message.role == "assistant"), None)
         return self._growing.message() if answer and self._growing and self.is_answering else answer
 
@@ -101,13 +101,13 @@ class Talk:
     async def open(self, chat_id: int) -> None:
         """Open a stored chat."""
         info = await self.run_in_store(lambda store: store.info(chat_id))
-        self._load_branch(await self.run_in_store(lambda store: store.path(chat_id)), chat_id, info.system)
+        self._load_branch(await self.run_in_store(lambda store: store.branch(chat_id)), chat_id, info.system)
         self.dropped, self.summary, self.context_tokens = 0, "", None
 
-    def _load_branch(self, path: list[Message], chat_id: int, system: str) -> None:
+    def _load_branch(self, branch: list[Message], chat_id: int, system: str) -> None:
         """Show a branch of a stored chat; an answer that a killed process did not finish is marked cancelled."""
-        unfinished = [message.role == "assistant" and not message.finish for message in path]
-        messages = [replace(m, finish="cancelled") if cut else m for m, cut in zip(path, unfinished, strict=True)]
+        unfinished = [message.role == "assistant" and not message.finish for message in branch]
+        messages = [replace(m, finish="cancelled") if cut else m for m, cut in zip(branch, unfinished, strict=True)]
         self._chat = Chat(messages, chat_id, system, stored={message.id: message for message in messages})
 
     async def delete(self, chat_id: int) -> None:
@@ -125,11 +125,11 @@ class Talk:
         return self.messages[-1]
 
     def remove_answer(self) -> None:
-        """Remove the messages after the last user message, to answer it again. UsageError if there is none."""
+        """Remove the messages after the last user message, to answer it again. UsageError without a user message."""
         del self.messages[self._last_question() + 1 :]
 
     def remove_question(self) -> Message:
-        """Remove the last user message and all after it; return it. UsageError if there is none."""
+        """Remove the last user message and all later messages; return it. UsageError without a user message."""
         question = self.messages[self._last_question()]
         del self.messages[self._last_question() :]
         self.dropped = min(self.dropped, len(self.messages))
@@ -148,7 +148,7 @@ class Talk:
             await self.run_in_store(lambda store: store.set_system(chat_id, system))
 
     async def show_version(self, offset: int) -> bool:
-        """Show the previous (-1) or next (+1) version of the newest message with several; return False at the end."""
+        """Show the previous (-1) or next (+1) version of the newest message that has several; False if none."""
         await self.save()
         chat_id, stored = self.chat_id, [message.id for message in reversed(self.messages) if message.id]
         if chat_id is None:
@@ -162,14 +162,14 @@ class Talk:
                     if not 0 <= index < len(versions):
                         return None
                     store.set_head(chat_id, store.leaf(versions[index]))
-                    return store.path(chat_id)
+                    return store.branch(chat_id)
             return None
 
-        path = await self.run_in_store(switch)
-        if path is not None:
-            self._load_branch(path, chat_id, self.system)
+        branch = await self.run_in_store(switch)
+        if branch is not None:
+            self._load_branch(branch, chat_id, self.system)
             self.dropped, self.context_tokens = min(self.dropped, len(self.messages) - 1), None
-        return path is not None
+        return branch is not None
 
     async def fork(self, number: int | None) -> None:
         """Continue in a new chat with the messages up to and including `number` (from 1); None means all."""
@@ -274,7 +274,7 @@ class Talk:
         return {**({"model": info.pair} if info else {}), **self.acceptance.numbers()}
 
     async def save(self, chat: Chat | None = None) -> None:
-        """Store unsaved messages of this chat or of the given one. A failure is reported once."""
+        """Store the unsaved messages of the given chat, or else of the shown one. A failure is reported once."""
         chat = chat or self._chat
         if self.answerer.info:
             chat.model = self.answerer.info.pair

@@ -42,7 +42,7 @@ def chat(store: ChatStore, *texts: str, folder: str = "/here") -> int:
 
 
 def texts(store: ChatStore, session: int) -> list[str]:
-    return [message.text for message in store.path(session)]
+    return [message.text for message in store.branch(session)]
 
 
 @contextmanager

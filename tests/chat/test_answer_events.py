@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.chat.answer_events import (
-    MIN_PACE_SECONDS,
+    MIN_RATE_SECONDS,
     AnswerReader,
     Chunk,
     ChunkChoice,
@@ -38,8 +38,8 @@ def read(
     ("seconds", "tokens", "rate"),
     [
         ((10.0, 10.5, 12.0), 41, 20.0),
-        ((10.0, 10.0 + MIN_PACE_SECONDS), 2, 1 / MIN_PACE_SECONDS),
-        ((10.0, 10.0 + MIN_PACE_SECONDS / 2), 100, None),
+        ((10.0, 10.0 + MIN_RATE_SECONDS), 2, 1 / MIN_RATE_SECONDS),
+        ((10.0, 10.0 + MIN_RATE_SECONDS / 2), 100, None),
         ((10.0, 12.0), 1, None),
         ((10.0, 12.0), None, None),
     ],

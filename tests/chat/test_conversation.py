@@ -38,7 +38,7 @@ async def exchange(talk: Talk, text: str = "why?") -> Message:
 async def stored_messages(talk: Talk) -> list[Message]:
     """Return the messages on disk."""
     assert talk.chat_id is not None
-    return await talk.run_in_store(ChatStore.path, talk.chat_id)
+    return await talk.run_in_store(ChatStore.branch, talk.chat_id)
 
 
 async def test_answer_is_appended_and_stored() -> None:
@@ -97,7 +97,7 @@ async def test_fork_keeps_the_original_chat() -> None:
         assert [message.text for message in talk.messages] == ["why?", "It is."]
         await exchange(talk, "another way?")
         assert before is not None
-        assert len(await talk.run_in_store(ChatStore.path, before)) == 4
+        assert len(await talk.run_in_store(ChatStore.branch, before)) == 4
         for number in (0, 9):
             with pytest.raises(UsageError, match="this chat has 4"):
                 await talk.fork(number)
@@ -129,7 +129,7 @@ async def test_chat_deleted_elsewhere_is_stored_again() -> None:
 async def all_texts(talk: Talk) -> list[list[str]]:
     """Return the texts of all chats."""
     found = await talk.run_in_store(ChatStore.sessions)
-    return sorted([[one.text for one in await talk.run_in_store(ChatStore.path, info.id)] for info in found])
+    return sorted([[one.text for one in await talk.run_in_store(ChatStore.branch, info.id)] for info in found])
 
 
 class FullDisk:
@@ -179,7 +179,7 @@ async def test_two_processes_continuing_one_answer_make_two_versions(tmp_path: P
         versions = await talk.run_in_store(ChatStore.versions, talk.messages[-1].id)
         assert versions == [talk.messages[-1].id, other.messages[-1].id]
         await other.close()
-        assert [one.text for one in await talk.run_in_store(ChatStore.path, talk.chat_id)] == [
+        assert [one.text for one in await talk.run_in_store(ChatStore.branch, talk.chat_id)] == [
             "why?",
             "It is. From the other.",
         ]
@@ -198,7 +198,7 @@ async def test_answer_of_a_killed_process_is_cancelled_and_can_continue() -> Non
         answerer.script = [AnswerPiece("is.", None), Done("stop", {})]
         answer = await talk.answer(ignore, ignore, continue_last=True)
         assert (answer.text, answer.finish) == ("It is.", "stop")
-        assert await talk.run_in_store(ChatStore.path, session) == talk.messages
+        assert await talk.run_in_store(ChatStore.branch, session) == talk.messages
 
 
 @pytest.mark.parametrize("removed", ["the file", "the folder", "another file"])
@@ -222,7 +222,7 @@ async def test_chat_is_stored_again_after_its_file_was_removed(removed: str, tmp
     (line,) = notices
     assert line == f"{path}: was removed or replaced; this chat is stored again"
     store = ChatStore(path, ignore)
-    found = [[one.text for one in store.path(info.id)] for info in store.sessions()]
+    found = [[one.text for one in store.branch(info.id)] for info in store.sessions()]
     store.close()
     assert found[0] == ["first", "It is.", "second", "It is."]
     assert found[1:] == ([["not ours"]] if removed == "another file" else [])

@@ -117,7 +117,7 @@ def test_newer_database_is_refused_and_unchanged(path: Path) -> None:
     with pytest.raises(StoreError) as caught:
         open_store(path)
     assert str(caught.value) == (
-        f"{path}: version 7 is of a newer localdflash (this one reads up to 1);"
+        f"{path}: schema version 7 is of a newer localdflash (this one reads up to 1);"
         " update localdflash, or move the file away"
     )
     assert path.read_bytes() == before
@@ -145,7 +145,7 @@ def test_stored_messages_survive_a_kill(path: Path) -> None:
     store.close()
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    for index in database.INDEXES:
+    for index in database.SEARCH_INDEXES:
         connection.execute(f"INSERT INTO {index} ({index}, rank) VALUES ('integrity-check', 1)")
     connection.close()
 
@@ -244,7 +244,7 @@ def test_damage_found_later_raises_one_line_errors(db: Path, seed: int) -> None:
         overwrite(db, page * PAGE, rng.choice([bytes(PAGE), b"\xff" * PAGE, rng.randbytes(PAGE)]))
     store, _ = reopen(db)
     operations: list[Callable[[], object]] = [
-        lambda: store.path(session),
+        lambda: store.branch(session),
         lambda: store.sessions("message 7"),
         lambda: store.add(session, None, Message("user", "more")),
         lambda: store.fork(session, 1),
@@ -267,10 +267,10 @@ def test_damaged_file_in_use_is_not_replaced(db: Path) -> None:
     store = open_store(db)
     for _ in range(2):
         with pytest.raises(StoreError, match="damaged; quit every other localdflash and start again"):
-            store.path(session)
+            store.branch(session)
     other.close()
     with pytest.raises(StoreLost):
-        store.path(session)
+        store.branch(session)
     assert store.sessions() == []
 
 
@@ -284,7 +284,7 @@ def test_damaged_search_index_is_rebuilt(db: Path) -> None:
     with pytest.raises(StoreError, match=r"search index was damaged and was rebuilt; try again$"):
         store.sessions("message")
     assert [info.id for info in store.sessions("message 7")] == [session]
-    assert len(store.path(session)) == 150
+    assert len(store.branch(session)) == 150
 
 
 def test_damaged_message_does_not_affect_other_chats(db: Path) -> None:
@@ -298,7 +298,7 @@ def test_damaged_message_does_not_affect_other_chats(db: Path) -> None:
     connection.close()
     store = open_store(db)
     with pytest.raises(StoreError, match=r"^message 2 is damaged and cannot be read$"):
-        store.path(bad)
+        store.branch(bad)
     assert (texts(store, good), texts(store, odd)) == (["good"], ["o\ufffdd"])
     assert len(store.sessions()) == 3
 
@@ -307,7 +307,7 @@ def test_full_disk_loses_no_stored_message(db: Path) -> None:
     store = ChatStore(db, print)
     database = store._database
     session = chat(store, "a", "b")
-    last = store.path(session)[-1].id
+    last = store.branch(session)[-1].id
     with database.reading() as connection:
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages + 5}").fetchall()

@@ -137,7 +137,7 @@ def test_export_replaces_a_file_only_with_overwrite(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "words"),
     [
-        ("folder", UsageError, "not a file"),
+        ("folder", UsageError, "not a regular file"),
         ("absent/chat.md", StoreError, "No such file or directory"),
         ("a\x00b", UsageError, "not a valid file name"),
     ],

@@ -61,9 +61,9 @@ def test_broken_role_files_are_reported_and_skipped(folder: Path) -> None:
     expected = {
         **{name: f"{folder}/{words}" for name, (_, words) in BROKEN.items()},
         "coder": f"{folder}/coder.md: empty file",
-        "folder": f"{folder}/folder.md: not a text file",
+        "folder": f"{folder}/folder.md: not a regular file",
         "gone": f"{folder}/gone.md: cannot be read: No such file or directory",
-        "pipe": f"{folder}/pipe.md: not a text file",
+        "pipe": f"{folder}/pipe.md: not a regular file",
     }
     assert notices == [expected[name] for name in sorted(expected)]
     for name, line in expected.items():

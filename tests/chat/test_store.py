@@ -51,7 +51,7 @@ def test_any_text_round_trips(first: Message, second: Message, folder: str, mode
     session = store.create(folder=folder, model=model, system=system)
     first = store.add(session, None, first)
     store.update(second := replace(second, role=first.role, id=first.id))
-    assert store.path(session) == [second]
+    assert store.branch(session) == [second]
     info = store.info(session)
     assert (info.folder, info.model, info.system) == (folder, model, system)
     store.sessions(second.text)
@@ -79,7 +79,7 @@ def test_title_comes_from_the_first_message(store: ChatStore, text: str, title: 
     "method",
     [
         ChatStore.info,
-        ChatStore.path,
+        ChatStore.branch,
         ChatStore.delete,
         lambda store, session: store.rename(session, "x"),
         lambda store, session: store.set_system(session, "x"),
@@ -96,7 +96,7 @@ def test_unknown_chat_is_refused(store: ChatStore, method: Callable[[ChatStore, 
 
 def test_messages_of_a_deleted_chat_are_not_stored(store: ChatStore) -> None:
     session = chat(store, "a")
-    message = store.path(session)[0]
+    message = store.branch(session)[0]
     store.delete(session)
     chat(store, "b")
     with pytest.raises(StoreError, match="was deleted"):
@@ -153,11 +153,11 @@ def test_search_finds_words(searched: ChatStore, words: str, names: set[str]) ->
 def test_search_follows_changes() -> None:
     searched = open_store(None)
     session = chat(searched, "Question", "first")
-    answer = searched.path(session)[-1]
+    answer = searched.branch(session)[-1]
     searched.update(Message("assistant", "second", id=answer.id))
     assert not searched.sessions("first")
     assert searched.sessions("second")
     searched.rename(session, "Third")
     assert [info.title for info in searched.sessions("third")] == ["Third"]
-    searched.delete(searched.fork(session, searched.path(session)[-1].id))
+    searched.delete(searched.fork(session, searched.branch(session)[-1].id))
     assert len(searched.sessions("second")) == 1

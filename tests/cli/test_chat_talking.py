@@ -139,7 +139,7 @@ def test_chat_is_continued_and_resumed(run: Callable[..., Any]) -> None:
         assert run("chat", "--resume", session, "-p", "three", "--system", "Be long.").out == "third\n"
         assert contents(it.asked[-1]) == ["Be long.", "one", "first", "two", "second", "three"]
     with closing(ChatStore(chats_file(), print)) as store:
-        stored = store.path(session)
+        stored = store.branch(session)
     assert [message.text for message in stored] == ["one", "first", "two", "second", "three", "third"]
     assert stored[-1].numbers["tokens"] > 0
     assert stored[-1].steps

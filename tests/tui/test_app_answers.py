@@ -198,7 +198,7 @@ async def test_answer_that_fills_the_context_cannot_continue() -> None:
         await ask_and_wait(pilot, "one?", "two?")
         answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 600
         await pilot.press("ctrl+g")
-        await wait_until(pilot, lambda: "cannot continue: it fills the context with its question" in screen_text(app))
+        await wait_until(pilot, lambda: "cannot continue: question and answer fill the context" in screen_text(app))
         assert not app.is_covered
         assert texts(app) == ["one?", "It is.", "two?", "It is."]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.tui.clipboard import MAX_TERMINAL_BYTES, Result, copy
+from localdflash.tui.clipboard import MAX_TERMINAL_BYTES, CopyResult, copy
 
 
 def _program(folder: Path, name: str, script: str) -> None:
@@ -15,7 +15,7 @@ def _program(folder: Path, name: str, script: str) -> None:
     path.chmod(0o755)
 
 
-def _copy(text: str, folder: Path, **variables: str) -> tuple[Result, list[str]]:
+def _copy(text: str, folder: Path, **variables: str) -> tuple[CopyResult, list[str]]:
     """Copy a text; return the result, and the texts sent to the terminal."""
     to_terminal: list[str] = []
     return asyncio.run(copy(to_terminal.append, text, {"PATH": str(folder), **variables})), to_terminal

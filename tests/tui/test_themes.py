@@ -61,7 +61,7 @@ def in_256_colours(value: str) -> str:
 @pytest.mark.parametrize("theme", OWN)
 def test_text_contrast_meets_wcag_aa(theme: str) -> None:
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
-    values, few = values_of(THEMES[theme]), values_of(make_theme(theme.removeprefix("localdflash-"), few=True))
+    values, few = values_of(THEMES[theme]), values_of(make_theme(theme.removeprefix("localdflash-"), is_256=True))
     for text, ground in PAIRS:
         assert contrast(values[text], values[ground]) >= 4.5, (text, ground)
         min_contrast = 3.2 if (text, ground) in LEGEND or text == "warning" else 4.5

@@ -21,45 +21,45 @@ from localdflash.tui.prompt_field import Prompt
 
 RESERVE_DIVISOR = 4  # 1/4 of the context is reserved for the answer when messages are dropped
 READ_AHEAD_SECONDS = 0.3  # between two prefills of the message being typed
-Draft = tuple[str, tuple[Attachment, ...]]  # the message being typed
+TypedMessage = tuple[str, tuple[Attachment, ...]]  # text and attachments in the prompt
 
 
 @dataclass(frozen=True)
 class _EditUndo:
-    """State that cancels an edit: the messages removed from the chat while the last one is edited."""
+    """State to restore if an edit of the last message is cancelled: the messages removed from the chat."""
 
     chat: list[Message]
-    length: int
+    length: int  # of the chat without the removed messages
     removed: list[Message]
-    dropped: int
+    dropped: int  # `Talk.dropped` before
 
 
 class AnswerActions(ChatAppBase):
     """Mixin with the commands that send messages and stop, retry, edit and continue answers."""
 
     _edit_undo: _EditUndo | None = None
-    _reader: Worker[None] | None = None
+    _read_ahead_worker: Worker[None] | None = None
     _prefilled = ""  # text of the last prefill
     _shell_worker: Worker[None] | None = None
 
     @on(Prompt.Changed)
     def _prompt_changed(self) -> None:
-        if self._reader is None or self._reader.is_finished:
-            self._reader = self._read_ahead()
+        if self._read_ahead_worker is None or self._read_ahead_worker.is_finished:
+            self._read_ahead_worker = self._read_ahead()
 
     @work
     async def _read_ahead(self) -> None:
         """Prefill the KV cache with the message being typed, to shorten the time to first token."""
-        read: Draft | None = None
-        while self._current_message() != read:
+        read: TypedMessage | None = None
+        while self._typed_message() != read:
             await asyncio.sleep(READ_AHEAD_SECONDS)
-            read = self._current_message()
+            read = self._typed_message()
             if read and not self.talk.is_answering and not self.chats_loading:
                 messages = [*self.talk.messages[self.talk.dropped :], Message("user", *read)]
                 self._prefilled = read[0]
                 await self.talk.answerer.read_ahead(messages, self.talk.settings, system=self.talk.system_prompt)
 
-    def _current_message(self) -> Draft | None:
+    def _typed_message(self) -> TypedMessage | None:
         """Return the message in the prompt; None for commands and for text with file mentions."""
         text = self.prompt.text
         if not text.strip() or text.startswith("/") or "@" in text:
@@ -86,8 +86,8 @@ class AnswerActions(ChatAppBase):
 
     def ask(self, text: str, attachments: Sequence[Attachment] = ()) -> None:
         """Send a message, or queue it while an answer is generated."""
-        if self._reader and not text.startswith(self._prefilled):
-            self._reader.cancel()  # the answer must not wait for the prefill of another text
+        if self._read_ahead_worker and not text.startswith(self._prefilled):
+            self._read_ahead_worker.cancel()  # the answer must not wait for the prefill of another text
         if self.talk.is_answering or self.chats_loading:
             self.queued.append((text, attachments))
             if self.talk.is_answering:
@@ -118,7 +118,7 @@ class AnswerActions(ChatAppBase):
             return
         except LocaldflashError as error:
             self._restore_chat()
-            self.show_error(f"{error}; Ctrl+R retries" + (", Ctrl+G continues" if self._is_partial() else ""))
+            self.show_error(f"{error}; Ctrl+R retries" + (", Ctrl+G continues" if self._ends_with_answer() else ""))
             self.send_queued(stopped=True)
             return
         finally:
@@ -140,7 +140,7 @@ class AnswerActions(ChatAppBase):
     def _restart_answer(self) -> None:
         self.transcript.replace_last(self.talk.messages[-1])
 
-    def _is_partial(self) -> bool:
+    def _ends_with_answer(self) -> bool:
         return bool(self.talk.messages) and self.talk.messages[-1].role == "assistant"
 
     def send_queued(self, *, stopped: bool) -> None:
@@ -167,7 +167,7 @@ class AnswerActions(ChatAppBase):
             )
         except LocaldflashError as reason:
             filled = continue_last and isinstance(reason, ContextOverflow)
-            self._return_question("it fills the context with its question" if filled else str(reason), continue_last)
+            self._return_question("question and answer fill the context" if filled else str(reason), continue_last)
             return
         if not fit.dropped:
             self._return_question(str(error), continue_last)
@@ -289,7 +289,7 @@ class AnswerActions(ChatAppBase):
         """Continue an answer that was cut off."""
         if self.talk.is_answering:
             return
-        if not self._is_partial():
+        if not self._ends_with_answer():
             self.show_error("this chat has no answer to continue")
             return
         self.begin_answer(continue_last=True)

@@ -112,7 +112,7 @@ class ChatActions(ChatAppBase):
             return
         write = export_json if file.suffix == ".json" else export_markdown
         is_shown = chat_id == self.talk.chat_id  # its messages may not be saved yet
-        text = write(info, self.talk.messages if is_shown else await self.talk.run_in_store(ChatStore.path, chat_id))
+        text = write(info, self.talk.messages if is_shown else await self.talk.run_in_store(ChatStore.branch, chat_id))
         lines = [f"{file} exists already."]
         if (overwrite := file.exists()) and not await self.confirm("Replace the file?", lines, "Replace"):
             return

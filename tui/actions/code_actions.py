@@ -101,7 +101,7 @@ class CodeActions(ChatAppBase):
     async def action_copy(self, number: str = "") -> None:
         """Copy the last answer, or message N."""
         messages = self.talk.messages
-        message = messages[_number(number, len(messages), "message") - 1] if number else self.talk.last_answer()
+        message = messages[_parse_number(number, len(messages), "message") - 1] if number else self.talk.last_answer()
         if message is None:
             raise UsageError("this chat has no answer yet")
         await self.copy_text(message.text, "the answer" if message.role == "assistant" else "the message")
@@ -112,7 +112,7 @@ class CodeActions(ChatAppBase):
         blocks = self.transcript.code_blocks()
         if not blocks:
             raise UsageError("the last answer has no code block")
-        chosen = _number(number, len(blocks), "code block") if number else len(blocks)
+        chosen = _parse_number(number, len(blocks), "code block") if number else len(blocks)
         await self.copy_text(blocks[chosen - 1], f"code block {chosen}")
 
     @on(Transcript.CopyRequest)
@@ -126,7 +126,7 @@ class CodeActions(ChatAppBase):
         self.notify(sanitize((await copy(self.copy_to_clipboard, text)).line(what)), markup=False)
 
 
-def _number(text: str, last: int, what: str) -> int:
+def _parse_number(text: str, last: int, what: str) -> int:
     if not (text.isdecimal() and text.isascii() and 1 <= int(text[:9]) <= last):
         raise UsageError(f"there is no {what} {text} (expected 1 to {last})" if last else f"there is no {what} yet")
     return int(text)

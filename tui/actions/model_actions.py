@@ -140,7 +140,7 @@ class ModelActions(ChatAppBase):
 
     @in_background
     async def action_project(self, value: str = "") -> None:
-        """Report whether AGENTS.md is included, or change that."""
+        """Report whether AGENTS.md is included; with "on" or "off", include or exclude it, and remember that."""
         if value not in ("", "on", "off"):
             raise UsageError(f"expected on or off, got {value!r}")
         file = await asyncio.to_thread(project.find_project_file, self.start.folder)

@@ -176,7 +176,7 @@ class ViewActions(AnswerActions):
         self.prompt.focus()
 
     def can_insert_example(self) -> bool:
-        """Return whether the prompt is empty or holds an unedited example question."""
+        """Return whether the focused prompt of an empty chat is empty or holds an unedited example question."""
         texts = ("", *(one.text for one in self.welcome.examples))
         return self.welcome.display and self.prompt.has_focus and self.prompt.text in texts
 

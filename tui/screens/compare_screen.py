@@ -13,7 +13,7 @@ from textual.widgets import Static
 from localdflash.chat.drafting_comparison import Comparison, ModeResult
 from localdflash.tui.screens.dialog import Dialog, indented, one_line
 from localdflash.tui.speed_panel import bar
-from localdflash.tui.status_bar import grouped
+from localdflash.tui.status_bar import group_digits
 
 
 def compare_text(comparison: Comparison, width: int) -> Content:
@@ -29,7 +29,7 @@ def _mode(name: str, result: ModeResult, comparison: Comparison, width: int) -> 
     number = f"{result.rate:.1f} tok/s" if has_rate else "–"
     left, right = f"{name:<9}", f" {number:>12}"
     room = max(width - len(left) - len(right), 0)
-    details = [f"{len(result.rates)} of {comparison.rounds} rounds", f"{grouped(result.tokens)} tokens"]
+    details = [f"{len(result.rates)} of {comparison.rounds} rounds", f"{group_digits(result.tokens)} tokens"]
     details += [f"τ {result.tau:.2f}"] if result.tau else []
     details += [f"first {result.ttft_ms / 1e3:.2f} s"] if result.ttft_ms else []
     below = indented(" · ".join(details), width, len(left) if width > 60 else 2) if result.rates else ""

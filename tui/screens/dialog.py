@@ -60,8 +60,8 @@ class Dialog(ModalScreen[T | None]):
         self._keys = keys
         self._accepts_keys, self._last_key = False, time.monotonic()
 
-    def accepts_keys(self) -> bool:
-        """Return whether the dialog accepts a key pressed now. Call it once per key."""
+    def accept_key(self) -> bool:
+        """Note the time of a key press; return whether the dialog accepts the key. Call it once per key."""
         quiet, self._last_key = time.monotonic() - self._last_key, time.monotonic()
         self._accepts_keys |= quiet >= QUIET_SECONDS or not self.waits_for_quiet
         return self._accepts_keys

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 Apply = Callable[[Sequence["FileProposal"]], "ApplyResult"]  # called in a thread
 _KINDS = {"change": "", "new": "new, ", "delete": "deleted, "}
 _KEYS = "Enter writes   Space chooses   N P files   Esc closes"
-
-
 MAX_LINE_CHARS = 4_000
 _TAB = 4
 _SCROLL_CELLS = 8
@@ -38,7 +36,7 @@ _STYLES = {"+": "added", "-": "removed", "@": "place", "\\": "remark", " ": "sam
 
 
 class _Row(NamedTuple):
-    """Row of a diff. `old` and `new` are line numbers from 1, or 0; `sign` is a key of `_STYLES`."""
+    """Row of a diff. `old` and `new` are line numbers from 1, 0 for none; `sign` is a key of `_STYLES`."""
 
     old: int
     new: int
@@ -145,7 +143,7 @@ class FileList(ChoiceList, inherit_bindings=False):
 
 
 class DiffScreen(Dialog[list["FileProposal"]]):
-    """Dialog that shows an answer's changes and writes the chosen ones."""
+    """Dialog that shows an answer's changes and writes the chosen ones. The result is the written changes, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,a", "apply", show=False),

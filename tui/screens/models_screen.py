@@ -17,13 +17,13 @@ from localdflash.tui.screens.dialog import ChoiceList, Field, ListDialog, one_li
 if TYPE_CHECKING:
     from localdflash.chat.model_list import ModelRow, PullProgress
 
-Rows = Callable[[], Awaitable[Sequence["ModelRow"]]]
-Fit = Callable[[str], Awaitable[Sequence[str]]]
-Describe = Callable[[str], Awaitable["ModelRow"]]
-Pull = Callable[[str, Callable[["PullProgress"], None]], Coroutine[Any, Any, str]]
+Rows = Callable[[], Awaitable[Sequence["ModelRow"]]]  # lists the models
+Fit = Callable[[str], Awaitable[Sequence[str]]]  # returns lines on whether a model fits
+Describe = Callable[[str], Awaitable["ModelRow"]]  # describes a path or an hf: name
+Pull = Callable[[str, Callable[["PullProgress"], None]], Coroutine[Any, Any, str]]  # downloads a model, returns its id
 FIT_DELAY_SECONDS = 0.2  # on a row before its fit is computed
 LOOKUP_DELAY_SECONDS = 0.4  # without a key before a typed name is looked up
-MIN_RATED_SHARE = 0.01  # of a download, after which its speed is shown
+MIN_RATED_SHARE = 0.01  # of a file, after which the rate of its download is shown
 HUB_PREFIX = "hf:"
 KEYS = "Enter loads the model, downloading it first if needed   Esc closes"
 DOWNLOAD_KEYS = "Esc stops; the next download resumes from there"
