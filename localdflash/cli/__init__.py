@@ -1,7 +1,7 @@
 """The command line. A command's module is imported when the command is called, so that `--help` stays instant.
 
 Answers go to stdout, everything else to stderr. Every failure is one line and an exit code: 0 done, 1 failed, 2 usage,
-3 bad model or file, 4 out of memory, 130 interrupted. `--debug` adds the traceback.
+3 bad model or file, 4 out of memory, 5 GPU lost, 130 interrupted. `--debug` adds the traceback.
 """
 
 import errno
@@ -23,7 +23,6 @@ COMPLETION_VARIABLE = "_LOCALDFLASH_COMPLETE"  # set by the scripts of shell com
 # Spins of an idle llama.cpp thread before it sleeps. With libgomp's default of 300 000, a step waits for whole time
 # slices of the scheduler if another program needs the processor (docs/log/2026-11-21-daemon-latency.md).
 SPIN_COUNT = "10000"
-
 
 COMMANDS = {  # module and line in `--help` by name
     "chat": ("localdflash.cli.chat_command", "Chat with the model, or answer one prompt."),

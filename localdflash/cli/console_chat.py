@@ -180,7 +180,7 @@ def read_attachment() -> tuple[Attachment, ...]:
 
 
 def read_mentions(prompt: str) -> tuple[Attachment, ...]:
-    """Return the files that a prompt mentions (`@path`); UsageError for one that may not be read."""
+    """Return the files that a prompt mentions (`@path`); UsageError for a file that may not be read."""
     from localdflash.chat.attachable_files import AttachableFiles
     from localdflash.chat.mentions import attach_mentions
 

@@ -123,7 +123,7 @@ def take_sampling(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def requested_engine(ctx: click.Context, options: dict[str, Any], role: PairRole | None = None) -> EngineSpec:
-    """Return the engine that pair options request; a running engine must have the explicitly given ones."""
+    """Return the daemon settings that pair options request; a running daemon must have those that the user gave."""
     options = {**options, "drafter": _absolute_path(options["drafter"])}
     if options["pair"] is None:
         del options["pair"]

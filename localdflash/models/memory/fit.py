@@ -40,7 +40,7 @@ class MemorySizes(Protocol):
         """Return the forms of the drafter, from the requested one down to `NO_DRAFTER`."""
 
     def parts(self, context: int, drafter: str) -> Parts:
-        """Return the bytes with this context."""
+        """Return the bytes by part, with this context and this form of the drafter."""
 
 
 @dataclass(frozen=True)
