@@ -27,14 +27,14 @@ SPIN_COUNT = "10000"
 COMMANDS = {  # module and line in `--help` by name
     "chat": ("localdflash.cli.chat_command", "Chat with the model, or answer one prompt."),
     "complete": ("localdflash.cli.complete_command", "Complete the code at FILE:LINE:COL."),
-    "serve": ("localdflash.cli.serve", "Run the engine that editors and the other commands share."),
+    "serve": ("localdflash.cli.serve", "Run the daemon that editors and the other commands share."),
     "lsp": ("localdflash.cli.lsp", "Serve completions to an editor (language server)."),
     "stats": ("localdflash.cli.stats_command", "Count suggestions made, accepted and kept."),
     "bench": ("localdflash.lab.cli.bench_command", "Measure speed, latency and quality on this machine."),
     "models": ("localdflash.cli.models_command", "List, download and remove pairs of target and drafter."),
     "train": ("localdflash.lab.cli.train_command", "Train a target or a drafter."),
     "export": ("localdflash.cli.export_command", "Print how to run a pair in vLLM, SGLang or llama-server."),
-    "connect": ("localdflash.cli.connect_command", "Set up a coding agent to use the engine."),
+    "connect": ("localdflash.cli.connect_command", "Set up a coding agent to use the daemon."),
     "config": ("localdflash.cli.config_command", "Show or change settings."),
     "doctor": ("localdflash.cli.doctor.command", "Check hardware, libraries and models."),
 }

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @completion_pair_options
 @click.pass_context
 def command(ctx: click.Context, /, port: int | None, path: Path | None, **options: Any) -> int:
-    """Run the language server on stdin and stdout, with the shared engine or the configured server."""
+    """Run the language server on stdin and stdout, with the shared daemon or the configured server."""
     if port is not None and path is not None:
         raise UsageError("--port and --socket: choose one")
     from localdflash.cli.output import say

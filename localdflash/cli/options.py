@@ -104,10 +104,10 @@ completion_pair_options = _pair_options(
     f"setting completion.pair, else model.pair, else {defaults.CODE} if it is downloaded"
 )
 no_draft_option = click.option(
-    "--no-draft", is_flag=True, help="Disable drafting, for comparison; the text is identical. Uses a private engine."
+    "--no-draft", is_flag=True, help="Disable drafting, for comparison; the text is identical. Uses a private process."
 )
 daemon_option = click.option(
-    "--no-daemon", is_flag=True, help="Load the pair in a private engine instead of the shared engine."
+    "--no-daemon", is_flag=True, help="Load the pair in a private process instead of the shared daemon."
 )
 sampling_options = _all_of(
     *(click.option(f"--{name.replace('_', '-')}", type=kind, help=about) for name, kind, about in _SAMPLING)

@@ -69,7 +69,7 @@ def look_up(repository: str, file: str, revision: str | None) -> Remote:
     return Remote(repository, file, metadata.commit_hash, digest, metadata.size)
 
 
-def listing(repository: str, revision: str | None) -> list[str]:
+def list_files(repository: str, revision: str | None) -> list[str]:
     """Return the file names of a repository at a revision (default: main); raise ModelError if there are too many."""
     _library()
     from huggingface_hub import HfApi, constants

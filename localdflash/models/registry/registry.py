@@ -146,7 +146,7 @@ class Registry:
             with suppress(ModelError):
                 return select_file(short, files)
         if use_hub:
-            return select_file(short, hub.listing(short.repository, short.revision))
+            return select_file(short, hub.list_files(short.repository, short.revision))
         if installed_names:
             return select_file(short, installed_names)
         spec = short.with_end(f":{short.quantization}" if short.quantization else "")
@@ -159,7 +159,7 @@ class Registry:
         registered_names = [candidate.file for candidate in drafters if candidate.repository == short.repository]
         found = find_drafter_file(installed_names) or find_drafter_file(registered_names)
         if use_hub and not found:
-            found = find_drafter_file(hub.listing(short.repository, short.revision))
+            found = find_drafter_file(hub.list_files(short.repository, short.revision))
         return found or SAFETENSORS
 
     def _resolve_drafter(self, spec: str, use_hub: bool) -> DrafterSource:

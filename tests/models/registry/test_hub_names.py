@@ -84,7 +84,7 @@ def server(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 def test_answer_that_is_not_a_list_is_refused(answer: bytes, server: FakeHub) -> None:
     server.listing = answer
     with pytest.raises(hub.Unreachable, match=r"^o/n: .*check HF_ENDPOINT") as caught:
-        hub.listing("o/n", None)
+        hub.list_files("o/n", None)
     assert "\n" not in str(caught.value)
 
 
