@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from localdflash import __version__
-from localdflash.base.machine.hardware import device
+from localdflash.base.machine.hardware import describe_processor
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -20,7 +20,7 @@ def conditions() -> dict[str, str]:
         "command": shlex.join([*_program(Path(sys.argv[0])), *map(_without_folder, sys.argv[1:])]),
         "date": datetime.now(UTC).date().isoformat(),
         "commit": commit(),
-        "processor": device(),
+        "processor": describe_processor(),
     }
 
 

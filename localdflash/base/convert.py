@@ -1,4 +1,4 @@
-"""Converts values of files, variables and names, which users and other tools write, to declared types."""
+"""Checks values from files, environment variables and the command line, and converts them to declared types."""
 
 import re
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -12,7 +12,7 @@ MAX_TEXT_CHARS = 300
 
 
 def pattern(regex: str, expected: str) -> Meta:
-    """Return the constraint of a text that matches the whole regex; `expected` describes it in errors."""
+    """Return the constraint that a text matches the whole regex; `convert` quotes `expected` in its errors."""
     return Meta(pattern=rf"(?a)(?#{expected})\A(?:{regex})\Z")
 
 
@@ -23,9 +23,9 @@ Sha256 = Annotated[str, pattern("[0-9a-f]{64}", "64 lower-case hexadecimal digit
 def convert(
     value: object, kind: Any, subject: str, *, strict: bool = True, error: type[LocaldflashError] = ModelError
 ) -> Any:
-    """Return a value as a type; an error names the subject and what was expected.
+    """Return `value` as the type `kind`, else raise `error`, which names the subject and what was expected.
 
-    Unless `strict`, a text may spell a number.
+    Texts must be one printable line of at most `MAX_TEXT_CHARS`. Unless `strict`, a text may spell a number.
     """
     for item in value if isinstance(value, list) else (value,):
         if isinstance(item, str) and not (item.isprintable() and len(item) <= MAX_TEXT_CHARS):
@@ -43,7 +43,7 @@ def convert(
 
 
 def _choices(kind: Any) -> tuple[object, ...]:
-    """Return the values of the literal type within a type."""
+    """Return the values of the first `Literal` within a type; () if there is none."""
     if get_origin(kind) is Literal:
         return get_args(kind)
     return next(filter(None, map(_choices, get_args(kind))), ())

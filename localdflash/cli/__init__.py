@@ -1,7 +1,7 @@
 """The command line. A command's module is imported when the command is called, so that `--help` stays instant.
 
 Answers go to stdout, everything else to stderr. Every failure is one line and an exit code: 0 done, 1 failed, 2 usage,
-3 bad model or file, 4 out of memory, 130 interrupted. `--debug` adds the traceback.
+3 bad model or file, 4 out of memory, 5 GPU lost, 130 interrupted. `--debug` adds the traceback.
 """
 
 import errno
@@ -24,18 +24,17 @@ COMPLETION_VARIABLE = "_LOCALDFLASH_COMPLETE"  # set by the scripts of shell com
 # slices of the scheduler if another program needs the processor (docs/log/2026-11-21-daemon-latency.md).
 SPIN_COUNT = "10000"
 
-
 COMMANDS = {  # module and line in `--help` by name
     "chat": ("localdflash.cli.chat_command", "Chat with the model, or answer one prompt."),
     "complete": ("localdflash.cli.complete_command", "Complete the code at FILE:LINE:COL."),
-    "serve": ("localdflash.cli.serve", "Run the engine that editors and the other commands share."),
+    "serve": ("localdflash.cli.serve", "Run the daemon that editors and the other commands share."),
     "lsp": ("localdflash.cli.lsp", "Serve completions to an editor (language server)."),
     "stats": ("localdflash.cli.stats_command", "Count suggestions made, accepted and kept."),
     "bench": ("localdflash.lab.cli.bench_command", "Measure speed, latency and quality on this machine."),
     "models": ("localdflash.cli.models_command", "List, download and remove pairs of target and drafter."),
     "train": ("localdflash.lab.cli.train_command", "Train a target or a drafter."),
     "export": ("localdflash.cli.export_command", "Print how to run a pair in vLLM, SGLang or llama-server."),
-    "connect": ("localdflash.cli.connect_command", "Set up a coding agent to use the engine."),
+    "connect": ("localdflash.cli.connect_command", "Set up a coding agent to use the daemon."),
     "config": ("localdflash.cli.config_command", "Show or change settings."),
     "doctor": ("localdflash.cli.doctor.command", "Check hardware, libraries and models."),
 }

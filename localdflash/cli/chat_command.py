@@ -179,7 +179,7 @@ def _system_prompt(system: str, role: str | None) -> str:
 def _source(
     ctx: click.Context, options: dict[str, Any], *, private: bool = False, stages: bool = True, no_draft: bool = False
 ) -> "ServerSource":
-    """Return the engine or server that answers; `private`: start a private engine, which `no_draft` needs."""
+    """Return the server that answers. `private`: a private daemon, which `no_draft` needs. `stages`: show loading."""
     from localdflash.chat.answer_sources import NamedServer, PrivateDaemon, SharedDaemon
 
     server = load_config().server

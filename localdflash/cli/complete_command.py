@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 MAX_RESTARTS = 2  # of the daemon, for one completion
 MAX_FILE_BYTES = 4_000_000
-INDEXING_SECONDS = 3.0  # that a repository is read for code of other files
+INDEXING_SECONDS = 3.0  # maximum time to index the repository
 
 
 @click.command()
@@ -111,7 +111,7 @@ def command(
 
 
 class Completion(NamedTuple):
-    """Inserted text, finish reason, statistics, and the explained prompt if known."""
+    """Inserted text, finish reason, statistics, and (from the daemon) the prompt's parts and token budget."""
 
     text: str
     finish: str
@@ -120,7 +120,7 @@ class Completion(NamedTuple):
 
 
 def _complete_by_daemon(engine: EngineSpec, body: Mapping[str, object], interrupt: Interrupt) -> Completion:
-    """Complete with the daemon. If it ends, start it again and repeat the request, which has the same answer."""
+    """Complete with the daemon. If the daemon ends, restart it and repeat the request, up to `MAX_RESTARTS` times."""
     client = ensure_daemon(engine, say)
     for _ in range(MAX_RESTARTS):
         with suppress(EngineDisconnect, DeviceError):
@@ -159,7 +159,7 @@ def _request_completion(client: Client, body: Mapping[str, object], interrupt: I
 def _read_completion(
     events: "Generator[Event, None, None] | Generator[Json, None, None]", interrupt: Interrupt
 ) -> Completion:
-    """Join the events of a completion; if interrupted, those so far."""
+    """Join the events of a completion, up to an interrupt."""
     text, finish = "", "cancelled"
     numbers: dict[str, Any] = {}
     explained: dict[str, Any] = {}
@@ -228,7 +228,7 @@ def repository_of(path: Path) -> Path | None:
 
 
 def context_of(path: Path, root: Path, text: str, line: int) -> list[dict[str, Any]]:
-    """Return other code of the file's repository for the prompt."""
+    """Return other code of the file's repository for the prompt; `line` counts from 0."""
     from localdflash.code.context.context import OpenFile
     from localdflash.code.context.edits import EditHistory
     from localdflash.code.context.gather import gather

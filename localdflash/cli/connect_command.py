@@ -55,7 +55,7 @@ models:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings file of an agent: a JSON object to merge, or text to append. Text that is `alone` is a whole file."""
+    """Settings file of an agent: a JSON object to merge, or text to append. `alone`: never append."""
 
     path: Path
     content: Mapping[str, Any] | str
@@ -116,7 +116,7 @@ class Agent:
 
 
 def agent_of(program: str, url: str, key_file: Path, key: str, context: int) -> Agent:
-    """Return an agent's settings for the engine at `url`."""
+    """Return an agent, set up for the engine at `url`."""
     model: dict[str, Any]
     options: list[str]
     api, home, cat = f"{url}/v1", Path.home(), f"cat {shlex.quote(str(key_file))}"

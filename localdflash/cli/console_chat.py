@@ -20,7 +20,7 @@ from localdflash.cli.output import ENGINE_RESTARTED, print_json, print_json_line
 from localdflash.text.sanitize import sanitize
 from localdflash.text.thoughts import ThoughtSplit, split
 
-MAX_STDIN_BYTES = 16 * 2**20  # the daemon's limit for a request
+MAX_STDIN_BYTES = 16 * 2**20  # the daemon's limit of a request
 NOT_IN_OPENAI = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}  # sampling parameters, with neutral values
 _COUNTS = ("tokens", "steps", "tau", "drafted", "accepted", "accept_by_slot", "steps_by_drafter")
 OutputFormat = Literal["text", "json", "jsonl"]
@@ -129,7 +129,7 @@ class ConsoleChat:
 
 @contextmanager
 def open_chat(source: ServerSource, chats: Path | None, settings: ChatSettings, system: str) -> Iterator[ConsoleChat]:
-    """Connect to the engine of a source, starting it if necessary, and open a chat."""
+    """Connect to the server of `source`, starting it if necessary, and open a chat; close both at the end."""
     answerer, was_lost = Answerer(source, say), False
 
     def report_restart(stage: str) -> None:
@@ -180,7 +180,7 @@ def read_attachment() -> tuple[Attachment, ...]:
 
 
 def read_mentions(prompt: str) -> tuple[Attachment, ...]:
-    """Return the files that a prompt mentions (`@path`); UsageError for one that may not be read."""
+    """Return the files that a prompt mentions (`@path`); UsageError for a file that may not be read."""
     from localdflash.chat.attachable_files import AttachableFiles
     from localdflash.chat.mentions import attach_mentions
 

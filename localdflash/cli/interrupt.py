@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Interrupt:
-    """Context whose first SIGINT sets `is_set`, calls `stop` and ends `each`; the next raises KeyboardInterrupt."""
+    """Context whose first SIGINT sets `is_set` and ends `each`, or calls `stop`; the next raises KeyboardInterrupt."""
 
     def __init__(self, stop: Callable[[], object] = lambda: None) -> None:
         self.is_set = False

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @completion_pair_options
 @click.pass_context
 def command(ctx: click.Context, /, port: int | None, path: Path | None, **options: Any) -> int:
-    """Run the language server on stdin and stdout, with the shared engine or the configured server."""
+    """Run the language server on stdin and stdout, with the shared daemon or the configured server."""
     if port is not None and path is not None:
         raise UsageError("--port and --socket: choose one")
     from localdflash.cli.output import say
@@ -55,7 +55,7 @@ def command(ctx: click.Context, /, port: int | None, path: Path | None, **option
 
 @contextmanager
 def _unix(path: Path) -> "Iterator[socket.socket]":
-    """Yield a listening Unix socket, which replaces a stale one and is removed at the end."""
+    """Yield a listening Unix socket, removed at the end; UsageError if the path or its folder is unsuitable."""
     from localdflash.base.system import unix_socket
     from localdflash.server.sockets import AlreadyRunning, lifetime, listening_socket, prepare_folder
 
@@ -70,7 +70,7 @@ def _unix(path: Path) -> "Iterator[socket.socket]":
         prepare_folder(path)
     except LocaldflashError:
         raise UsageError(
-            f"--socket {path}: its folder is accessible to other users; run `chmod 700` on it, or choose another path"
+            f"--socket {path}: its folder is missing or accessible to other users; run `chmod 700`, or choose another"
         ) from None
     try:
         with lifetime(path), listening_socket(path) as listener:

@@ -19,7 +19,7 @@ QUESTION = (
 
 
 def offer_better_pair(pair: str) -> str:
-    """Ask the user whether to pull better pairs; return the chat pair, which is `pair` if the user chose one."""
+    """Offer to pull the default pairs; return the chat pair to use: `pair`, if there was nothing to offer."""
     from localdflash.models.registry.hub import offline
 
     config = load_config()

@@ -104,10 +104,10 @@ completion_pair_options = _pair_options(
     f"setting completion.pair, else model.pair, else {defaults.CODE} if it is downloaded"
 )
 no_draft_option = click.option(
-    "--no-draft", is_flag=True, help="Disable drafting, for comparison; the text is identical. Uses a private engine."
+    "--no-draft", is_flag=True, help="Disable drafting, for comparison; the text is identical. Uses a private process."
 )
 daemon_option = click.option(
-    "--no-daemon", is_flag=True, help="Load the pair in a private engine instead of the shared engine."
+    "--no-daemon", is_flag=True, help="Load the pair in a private process instead of the shared daemon."
 )
 sampling_options = _all_of(
     *(click.option(f"--{name.replace('_', '-')}", type=kind, help=about) for name, kind, about in _SAMPLING)
@@ -123,7 +123,7 @@ def take_sampling(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def requested_engine(ctx: click.Context, options: dict[str, Any], role: PairRole | None = None) -> EngineSpec:
-    """Return the engine that pair options request; a running engine must have the explicitly given ones."""
+    """Return the daemon settings that pair options request; a running daemon must have those that the user gave."""
     options = {**options, "drafter": _absolute_path(options["drafter"])}
     if options["pair"] is None:
         del options["pair"]

@@ -1,4 +1,4 @@
-"""Print aligned tables, fields and JSON to stdout. Control characters in texts and paths are escaped."""
+"""Print tables, fields and JSON to stdout, messages and progress to stderr; control characters are escaped."""
 
 import json
 import sys

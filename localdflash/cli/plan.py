@@ -98,8 +98,8 @@ def _speed(speed: "Speed") -> Iterator[tuple[str, str]]:
     yield "memory bandwidth", f"{bandwidth.value:.1f} GB/s, {bandwidth.how}, {bandwidth.day}"
     read = gigabytes(speed.bytes_per_token)
     cached = "; more while they stay in a cache" if speed.bytes_per_token < MAX_CACHED_BYTES else ""
-    without = f"at most {rate(speed.plain)} tokens/s without drafts: {read} of weights are read for each{cached}"
-    yield "speed, estimated", without
+    speed_text = f"at most {rate(speed.plain)} tokens/s without drafts: {read} of weights are read for each{cached}"
+    yield "speed, estimated", speed_text
     if speed.tau and speed.drafted:
         tau = f"{speed.tau.value:.2f} tokens per verify step ({speed.tau.how}, {speed.tau.day})"
         yield "with drafts", f"at most {rate(speed.drafted)} tokens/s: {tau}"

@@ -1,4 +1,4 @@
-"""`localdflash serve`: run the daemon in the foreground, or stop the one that runs."""
+"""`localdflash serve`: run the daemon in the foreground, or stop the running daemon."""
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing, suppress
@@ -33,10 +33,11 @@ MB = 1_000_000
 )
 @click.option("--stop", "stops", is_flag=True, help="Stop the running daemon and exit.")
 @click.option("--log", type=click.Path(path_type=Path), help="Write stderr to this file, 2 MB at most.")
-@click.option("--install-unit", is_flag=True, help="Write a systemd user unit for this command and exit.")
-@click.option("--private", type=click.Path(path_type=Path), hidden=True, help="Serve this socket, until stdin ends.")
+@click.option("--install-unit", is_flag=True, help="Write a systemd user unit that runs `localdflash serve`, and exit.")
+# --private: listen on this socket for the parent process only; exit when stdin closes.
+@click.option("--private", type=click.Path(path_type=Path), hidden=True)
 @click.option("--no-draft", is_flag=True, hidden=True, help="Load no drafter, and do not draft.")
-@click.option("--role", type=click.Choice(ROLES), hidden=True, help="Role of the pair; default: all roles.")
+@click.option("--role", type=click.Choice(ROLES), hidden=True, help="Role of the pair; default: all that it supports.")
 @pair_options
 @click.pass_context
 def command(
@@ -56,9 +57,9 @@ def command(
 ) -> int:
     """Run the daemon that editors and the other commands share, until Ctrl-C.
 
-    Clients find the daemon on a Unix socket (on Windows, a port with a key) and start it if it is missing. Start it
-    here to choose its options, or to listen on TCP. If a daemon is running, --port opens the port in it until Ctrl-C.
-    --pair loads one pair for the chat and, if it can infill, for completions. Without --pair, two pairs are loaded.
+    Clients connect through a Unix socket (on Windows, a localhost TCP port protected by a secret), and start the daemon
+    if none runs. Use this command to choose its options, or to open a TCP port. In a running daemon, --port opens the
+    port until Ctrl-C. --pair loads one pair for chat and, if it can infill, for completions. Default: a pair for each.
     """
     if stops:
         return _stop()
@@ -69,7 +70,7 @@ def command(
     from localdflash.server.daemon import DaemonSettings, serve
     from localdflash.server.sockets import AlreadyRunning
 
-    config, may_join = load_config(), port is not None and not private
+    config, port_requested = load_config(), port is not None
     port = config.server.port or None if port is None else port
     tcp = None if port is None or private else _tcp(host, port, i_know)
     all_roles = role is None and "pair" not in given(ctx, options)
@@ -92,16 +93,16 @@ def command(
     except AlreadyRunning:
         if private:
             raise
-        if not (tcp and may_join):  # no --port: the running daemon serves the configured port
-            raise _running() from None
-        _join(tcp, {name: options[name] for name in given(ctx, options)})
+        if not (tcp and port_requested):  # without --port there is nothing to add to the running daemon
+            raise _already_running_error() from None
+        _listen_in_running_daemon(tcp, {name: options[name] for name in given(ctx, options)})
     return 0
 
 
 def _assign_roles(
     config: "Config", pair: str, role: PairRole | None, *, all_roles: bool
 ) -> tuple[str, Sequence[PairRole], Mapping[PairRole, str]]:
-    """Return the first pair, its roles and the other roles' pairs; ModelError if a completion pair cannot infill."""
+    """Return the pair to load first, its roles, and the other roles' pairs; ModelError for completions without FIM."""
     from localdflash.loading.fim_support import require_fim, supports_fim
     from localdflash.models.registry import defaults
 
@@ -140,15 +141,15 @@ def _install_unit(ctx: click.Context) -> int:
     return 0
 
 
-def _join(tcp: "TcpPort", requested: Mapping[str, object]) -> None:
-    """Let the running daemon listen on a port until it stops or Ctrl-C; raise if its options are not `requested`."""
+def _listen_in_running_daemon(tcp: "TcpPort", requested: Mapping[str, object]) -> None:
+    """Let the running daemon listen on `tcp` until Ctrl-C or its end; LocaldflashError if it has other options."""
     from localdflash.server.client import find
 
     if not (client := find()):
-        raise _running()
+        raise _already_running_error()
     status = client.get("/ps")
     if any(status["options"].get(name) != value for name, value in requested.items()):
-        raise _running()
+        raise _already_running_error()
     with suppress(KeyboardInterrupt), closing(client.stream("/listen", tcp.listen_request())) as events:
         for event in events:
             line = tcp.describe(event["url"])
@@ -156,15 +157,15 @@ def _join(tcp: "TcpPort", requested: Mapping[str, object]) -> None:
         say("the daemon has stopped; this port is closed")
 
 
-def _running() -> LocaldflashError:
-    """Return the error that a daemon is already running, and how to stop it."""
+def _already_running_error() -> LocaldflashError:
+    """Return the error that a daemon is running, with how to stop it, or that one is starting or stopping."""
     from localdflash.server.client import find
     from localdflash.server.sockets import is_listening, other_transport_path
 
-    if is_listening(elsewhere := other_transport_path(paths.engine_socket())):
+    if is_listening(other_path := other_transport_path(paths.engine_socket())):
         return LocaldflashError(
-            f"a daemon is already running at {elsewhere}; stop it with `{paths.TRANSPORT_VARIABLE}="
-            f"{paths.transport_of(elsewhere)} localdflash serve --stop`, or unset {paths.TRANSPORT_VARIABLE}"
+            f"a daemon is already running at {other_path}; stop it with `{paths.TRANSPORT_VARIABLE}="
+            f"{paths.transport_of(other_path)} localdflash serve --stop`, or unset {paths.TRANSPORT_VARIABLE}"
         )
     if not (client := find()):
         return LocaldflashError("another daemon is starting or stopping; try again")
@@ -176,7 +177,7 @@ def _running() -> LocaldflashError:
 
 
 def _tcp(host: str, port: int, i_know: bool) -> "TcpPort":
-    """Return the TCP address to listen on; UsageError for one that others can reach, unless `i_know`."""
+    """Return the TCP port to open; UsageError if other machines can reach `host`, unless `i_know`."""
     from localdflash.models.config import is_loopback
     from localdflash.server.guard import LOOPBACK
     from localdflash.server.tcp import TcpPort, own_key
@@ -192,7 +193,7 @@ def _tcp(host: str, port: int, i_know: bool) -> "TcpPort":
 
 
 def _own_names(host: str) -> Collection[str]:
-    """Return the names and addresses by which other machines may address this one, as in a Host header."""
+    """Return the host names and IP addresses of this machine, as clients write them in a Host header."""
     import socket
 
     import psutil

@@ -1,4 +1,4 @@
-"""`localdflash serve --install-unit`: a systemd user unit that runs the daemon; the Debian package has the same one."""
+"""`localdflash serve --install-unit`: a systemd user unit that runs the daemon; the Debian package has an equal one."""
 
 import os
 import platform
@@ -32,7 +32,7 @@ WantedBy=default.target
 
 
 def install_unit() -> Path:
-    """Write the unit for this Python and return its path; UsageError if this is not Linux."""
+    """Write the unit for this Python and return its path; UsageError unless on Linux; LocaldflashError on failure."""
     if platform.system() != "Linux":
         raise UsageError("--install-unit: systemd runs on Linux only")
     home = {name: os.environ[name] for name in (paths.HOME_VARIABLE, paths.TRANSPORT_VARIABLE) if os.environ.get(name)}
@@ -51,7 +51,7 @@ def install_unit() -> Path:
 
 
 def unit(command: Sequence[str], environment: dict[str, str]) -> str:
-    """Return the text of a unit that runs this command."""
+    """Return the text of a unit that runs this command with these environment variables."""
     lines = [f"Environment={_quote(f'{name}={value}')}\n" for name, value in environment.items()]
     words = [_quote(word).replace("$", "$$") for word in command]
     return UNIT.format(environment="".join(lines), command=" ".join(words))

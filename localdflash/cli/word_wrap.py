@@ -37,7 +37,7 @@ class WordWrap:
         *full, last = wrap([StyledRun(self._row + text)], 2**31 if self._is_code else self._width)
         printed = ""
         for row in full:
-            printed += row.text[self._printed :] + "\n" * (row.width < self._width)  # a full row ends by itself
+            printed += row.text[self._printed :] + "\n" * (row.width < self._width)  # the terminal wraps a full row
             self._printed = 0
         self._row = last.text
         start, self._printed = self._printed, max(self._printed, self._row.rfind(" "))

@@ -17,7 +17,7 @@ Costs = Callable[["Target", Sequence["Drafter"]], "Controller"]
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a pair; 0 (-1 of `gpu_layers`): the best value for the model and the machine. See `automatic`."""
+    """Options of a pair; 0 (-1 of `gpu_layers`): the best value for the model and the machine."""
 
     pair: str = "embedded"
     backend: Backend = "auto"

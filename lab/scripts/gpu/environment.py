@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from localdflash.backends.cuda.device import summarize_features
-from localdflash.base.machine.hardware import device, gpu, gpu_bandwidth
+from localdflash.base.machine.hardware import describe_processor, gpu, gpu_bandwidth
 from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
 
 QUERY = "driver_version,clocks.sm,clocks.max.sm,clocks.mem,clocks.max.mem,power.limit,temperature.gpu"
@@ -17,8 +17,9 @@ QUERY = "driver_version,clocks.sm,clocks.max.sm,clocks.mem,clocks.max.mem,power.
 
 def run(setup: Setup, report: BenchReport) -> None:
     """Report versions, chip, clocks and the bandwidth of a plain reduction."""
-    report.put(python=sys.version.split()[0], system=platform.platform(), processor=device(), torch=torch.__version__)
-    report.put(triton=_triton_version(), nvcc=shutil.which("nvcc"), cmake=shutil.which("cmake"))
+    report.put(python=sys.version.split()[0], system=platform.platform(), processor=describe_processor())
+    tools = {name: shutil.which(name) for name in ("nvcc", "cmake")}
+    report.put(torch=torch.__version__, triton=_triton_version(), **tools)
     if setup.device.type != "cuda":
         report.put(gpu=None)
         return

@@ -1,7 +1,8 @@
 """Forms in which the operations of the CUDA engine run, and the fallback after a failed check.
 
 An operation runs as its kernel, as the kernel's simplest launch, or as the torch reference. Steps are replayed as CUDA
-graphs, and prompts are read in blocks of 512 tokens, unless the switch is off. This module does not import torch.
+graphs, and prompts are read in blocks of 512 tokens, unless the switch `graph` or `blocks` is off. This module does not
+import torch.
 """
 
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ OPERATIONS = (
 
 @dataclass(frozen=True)
 class Choices:
-    """Forms of the operations that do not run as kernels, and the switches that are off."""
+    """Forms of the operations that are not "kernel", and the switches that are off."""
 
     forms: Mapping[str, Form] = field(default_factory=dict)
     off: frozenset[str] = frozenset()
@@ -40,7 +41,7 @@ class Choices:
                 forms[name] = form
             else:
                 operations = f"{', '.join(OPERATIONS)} with :{', :'.join(FORMS)}"
-                known = f"{operations}; {', '.join(SWITCHES)} with :off"
+                known = f"{operations}; {', '.join(SWITCHES)} with :on, :off"
                 raise UsageError(f"{VARIABLE}: unknown entry {entry!r} (expected, separated by commas: {known})")
         return cls({name: form for name, form in forms.items() if form != "kernel"}, frozenset(off))
 
@@ -53,12 +54,12 @@ class Choices:
         """Return whether a switch is on; references turn graphs off, since a graph cannot capture their host reads."""
         return switch not in self.off and not (switch == "graph" and "reference" in self.forms.values())
 
-    def fallback(self, failed: str) -> "Choices | None":
-        """Return the choices to try after a check of `failed` ("attention of layer 3") failed; None if none is left."""
-        name = failed.removeprefix("loading, ").partition(" ")[0]
+    def fallback(self, failed_check: str) -> "Choices | None":
+        """Return the choices to try after a check such as "attention of layer 3" failed; None if none is left."""
+        name = failed_check.removeprefix("loading, ").partition(" ")[0]
         if name in OPERATIONS:
             return self._lower(name)
-        if "block" in failed:
+        if "block" in failed_check:  # of a prompt, whose products are those of `dense`
             return self._without("blocks") or self._lower("dense")
         return self._without("graph") or self._simplest()
 
@@ -72,6 +73,6 @@ class Choices:
         return Choices(self.forms, self.off | {switch}) if self.is_on(switch) else None
 
     def _simplest(self) -> "Choices | None":
-        """Return every operation in a simple form, for a fault without a known operation."""
+        """Return choices with every kernel in its simple form; None if that changes nothing."""
         simplest_forms = {name: self.forms.get(name, "simple") for name in OPERATIONS}
         return None if simplest_forms == self.forms else Choices(simplest_forms, self.off)

@@ -122,7 +122,7 @@ def choose_placement(
             found, replace(chosen, notice=_notice(needs, placements, PlacementPlan(found, chosen), budget, max_context))
         )
     last, layers = placements[-1], placements[0].layers
-    memory, needed = budget.tight(needs(last).parts(enough, full.drafters[0] if can_evict else NO_DRAFTER))
+    memory, needed = budget.find_tightest(needs(last).parts(enough, full.drafters[0] if can_evict else NO_DRAFTER))
     what = f"all {layers} layers" if last.layers == layers else f"{last.layers} of {layers} layers"
     raise OutOfMemory(
         f"{what} and a context of {enough} tokens need {gigabytes(needed)} ({gigabytes(memory.margin)} as margin),"
@@ -159,6 +159,6 @@ def _notice(
         changes.append(f"the context has {chosen.context} of {max_context} tokens")
     if not changes:
         return ""
-    memory, needed = budget.tight(needs(full).parts(chosen.context, requested))
+    memory, needed = budget.find_tightest(needs(full).parts(chosen.context, requested))
     sizes = f"all of it needs {gigabytes(needed)}, {gigabytes(memory.free)} of {memory.what} are free"
     return f"{', '.join(changes)}: {sizes}"

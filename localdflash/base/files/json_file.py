@@ -38,7 +38,7 @@ def write_json(path: Path, value: Mapping[str, object], *, sync: bool = False) -
 
 
 def replace_file(path: Path, text: str, *, sync: bool = False) -> None:
-    """Replace a file atomically, creating its folder; with `sync` the new one is on disk before it replaces the old.
+    """Replace a file atomically (mode 0600), creating its folder; with `sync`, flush the new file to disk first.
 
     OSError or LocaldflashError if that fails; the old file is then unchanged.
     """

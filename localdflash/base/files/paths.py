@@ -53,7 +53,7 @@ def transport_of(path: Path) -> str:
 
 
 def engine_socket() -> Path:
-    """Return the daemon's Unix socket, or the file with its port and key; UsageError if the path is too long."""
+    """Return the path of the daemon's Unix socket, or of the file with its TCP port and key; UsageError if too long."""
     path = runtime_folder() / f"engine{SUFFIXES[transport()]}"
     if transport_of(path) == "unix" and (length := len(os.fsencode(path))) >= SOCKET_LIMIT:
         raise UsageError(
@@ -80,7 +80,7 @@ def engine_log() -> Path:
 
 
 def check_private(folder: Path) -> None:
-    """Raise LocaldflashError if other users can access a folder, FileNotFoundError if it is missing."""
+    """Raise LocaldflashError unless only this user can access a folder, FileNotFoundError if it is missing."""
     try:
         status = folder.lstat()
     except FileNotFoundError:

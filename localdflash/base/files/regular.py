@@ -34,4 +34,4 @@ def _open_regular(path: Path) -> int:
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise ModelError(f"{path}: not a regular file; put one there, or give the path of one")
+    raise ModelError(f"{path}: not a regular file; give the path of a regular file")

@@ -15,7 +15,7 @@ QUOTA = Path("/sys/fs/cgroup/cpu.max")
 @cache
 def physical_cores() -> list[int]:
     """Return one logical processor per usable physical core, at most the container's quota; never empty."""
-    cores = _linux_cores() if sys.platform.startswith("linux") else _count_cores()
+    cores = _linux_cores() if sys.platform.startswith("linux") else _list_cores()
     return cores[: _quota() or len(cores)]
 
 
@@ -44,14 +44,14 @@ def _siblings(processor: int) -> set[int]:
     return {sibling for span in spans for sibling in range(span[0], span[-1] + 1)}
 
 
-def _count_cores() -> list[int]:
+def _list_cores() -> list[int]:
     import psutil
 
     return list(range(psutil.cpu_count(logical=False) or os.cpu_count() or 1))
 
 
 def _quota() -> int:
-    """Return a container's quota in processors, 0 without a limit."""
+    """Return the container's CPU quota in processors, rounded up; 0 without a limit."""
     try:
         share, period = (int(number) for number in QUOTA.read_text().split())
     except (OSError, ValueError):  # "max" is no number

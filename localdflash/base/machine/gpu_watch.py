@@ -41,7 +41,7 @@ class BusyFlag(AbstractContextManager["BusyFlag", None]):
             self._byte[0] = IDLE
 
     def close(self) -> None:
-        """Close the file."""
+        """Unmap the file."""
         self._byte.close()
 
 
@@ -57,7 +57,7 @@ def count_crashes() -> int:
 
 
 def watch(stack: ExitStack) -> Watch:
-    """Return this process's flag, held until the stack is closed; a dummy on errors or if another process holds it."""
+    """Return the flag, locked until `stack` is closed; `UNWATCHED` on errors or if another process holds the lock."""
     with suppress(OSError, LocaldflashError):
         create_private(runtime_folder())
         stack.enter_context(_lock())
@@ -69,7 +69,7 @@ def watch(stack: ExitStack) -> Watch:
 
 
 def _update_crashes() -> Sequence[float]:
-    """Return the times of crashes, including the last watched process if its flag is still set; rewrite the file."""
+    """Return the times of recent crashes and rewrite the file; a flag that is still set counts as a crash now."""
     now = time.time()
     times = [crash for crash in _read_crashes() if 0 <= now - crash < MAX_AGE_SECONDS]
     if _read()[:1] == bytes([BUSY]):

@@ -1,4 +1,4 @@
-"""Description and memory bandwidth of the hardware that a result was measured on."""
+"""Descriptions and memory bandwidth of the processor and the GPU."""
 
 import platform
 import time
@@ -26,11 +26,11 @@ def bandwidth(threads: int = 0) -> float:
 
 
 def reading_threads() -> int:
-    """Return how many threads `bandwidth` uses: one per core; eight saturate any desktop's memory channels."""
+    """Return how many threads `bandwidth` uses: one per logical processor, at most eight."""
     return min(len(limits.allowed_processors()), 8)
 
 
-def device() -> str:
+def describe_processor() -> str:
     """Return the processor's name and its integer dot-product features."""
     try:
         info = Path("/proc/cpuinfo").read_text()

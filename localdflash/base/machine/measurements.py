@@ -15,13 +15,13 @@ from localdflash.base.machine.cores import physical_cores
 from localdflash.base.system import limits
 
 MAX_FILE_BYTES = 1 << 20
-BUSY_SUFFIX = " of a busy machine"
+BUSY_SUFFIX = " of a busy machine"  # of `Measurement.how`
 BANDWIDTH_DAYS = 7  # after which memory bandwidth is measured again
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Measured value with its method and day."""
+    """Measured value (GB/s or tokens per verify step) with its method and day."""
 
     value: float
     how: str
@@ -35,9 +35,9 @@ def file() -> Path:
 
 def machine() -> str:
     """Return the machine's name and processor; several machines may share a cache folder."""
-    from localdflash.base.machine.hardware import device
+    from localdflash.base.machine.hardware import describe_processor
 
-    return f"{platform.node()}, {device()}"
+    return f"{platform.node()}, {describe_processor()}"
 
 
 def recall(name: str) -> Measurement | None:
@@ -49,7 +49,7 @@ def recall(name: str) -> Measurement | None:
 
 
 def remember(name: str, value: float, how: str) -> Measurement:
-    """Store a value measured now."""
+    """Store a value measured now, and return it; an unwritable file is ignored."""
     measured = Measurement(float(value), how, date.today().isoformat())
     known = read_json(file(), MAX_FILE_BYTES) | {f"{machine()}: {name}": asdict(measured)}
     with suppress(OSError, LocaldflashError):

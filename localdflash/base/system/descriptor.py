@@ -30,7 +30,7 @@ def read_at(file: int, count: int, offset: int) -> bytes:
 
 
 def write_at(file: int, data: bytes | memoryview, offset: int) -> int:
-    """Write at an offset, as `read_at` reads; return how many bytes were written."""
+    """Write at an offset; return the number of bytes written. On Windows this moves the file position, too."""
     if sys.platform == "win32":
         os.lseek(file, offset, os.SEEK_SET)
         return os.write(file, data)

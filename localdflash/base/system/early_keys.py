@@ -1,4 +1,4 @@
-"""Keeps keys pressed while the program is starting for the program; otherwise the terminal echoes them."""
+"""Buffers keys that the user presses while the program starts, instead of letting the terminal echo them."""
 
 import sys
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ _LOCAL, _INPUT = 3, 0  # indices in the result of tcgetattr
 
 @contextmanager
 def keep_early_keys() -> Iterator[None]:
-    """Return a context in which the terminal buffers keys without echo; its settings are restored afterwards."""
+    """Let the terminal buffer keys without echo, then restore its settings; on Windows, do nothing."""
     if sys.platform == "win32":
         yield
     else:

@@ -1,7 +1,7 @@
 """File locks: `try_lock` locks a descriptor, shared or exclusive; `process_lock` locks a path for this process.
 
-Forks inherit a lock of `try_lock` (`flock`), no child inherits one of `process_lock` (`fcntl`). Closing any descriptor
-of the file in this process would release an `fcntl` lock, so a second lock here is refused before the file is opened.
+A forked child inherits a lock of `try_lock` (`flock`), but not of `process_lock` (`fcntl`). Closing any descriptor of
+the file would release an `fcntl` lock, so a second lock in this process is refused before the file is opened.
 """
 
 import errno
@@ -41,7 +41,7 @@ if sys.platform == "win32":
     _kernel.UnlockFileEx.argtypes = [wintypes.HANDLE, *[wintypes.DWORD] * 3, ctypes.c_void_p]
 
     def try_lock(file: int, *, shared: bool = False) -> bool:
-        """Lock a file, or change this descriptor's lock, without waiting; False if others have theirs."""
+        """Lock a file, or change this descriptor's lock, without waiting; False if another lock conflicts."""
         handle, overlapped = msvcrt.get_osfhandle(file), ctypes.byref(_OverlappedIo(offset=_LOCKED_BYTE))
         _kernel.UnlockFileEx(handle, 0, 1, 0, overlapped)
         if _kernel.LockFileEx(handle, _FAIL_IMMEDIATELY | (0 if shared else _EXCLUSIVE), 0, 1, 0, overlapped):
@@ -54,7 +54,7 @@ else:
     import fcntl
 
     def try_lock(file: int, *, shared: bool = False) -> bool:
-        """Lock a file, or change this descriptor's lock, without waiting; False if others have theirs."""
+        """Lock a file, or change this descriptor's lock, without waiting; False if another lock conflicts."""
         try:
             fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -82,7 +82,7 @@ def process_lock(path: Path, timeout: float = 0.0, give_up: Callable[[], bool] =
 
 
 def _open_locked(path: Path) -> int | None:
-    """Return a descriptor that holds the lock; None if it is held elsewhere."""
+    """Return a descriptor that holds the lock; None if another thread or process holds the lock."""
     with _guard:
         if path in _held_paths:
             return None
@@ -98,7 +98,7 @@ def _open_locked(path: Path) -> int | None:
         return None
 
 
-if sys.platform == "win32":  # which has no forks
+if sys.platform == "win32":  # Windows has no forks
     _try_process_lock = try_lock
 else:
 

@@ -1,4 +1,4 @@
-"""Processors and descriptors of this process."""
+"""Processors and file descriptors that this process may use, and the load of the machine."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ def load_average() -> float:
 
 
 def allow_descriptors(count: int) -> None:
-    """Raise this process's soft limit of descriptors to `count`, as far as the hard limit allows."""
+    """Raise this process's soft limit of file descriptors to `count`, as far as the hard limit allows."""
     if sys.platform != "win32":
         import resource
 

@@ -36,7 +36,7 @@ def detached_options() -> dict[str, Any]:
 
 
 def kill_with_children(pid: int) -> None:
-    """Kill a process that was started with `detached_options`, and its children except those started with them."""
+    """Kill a process that was started with `detached_options`, and its children that are not detached."""
     if sys.platform == "win32":
         import psutil
 
@@ -67,7 +67,7 @@ def is_running(pid: int) -> bool:
 
 
 def ending_signal(code: int) -> str:
-    """Return the name of the signal that ended a process, by its exit code, or ""."""
+    """Return the name of the signal that ended a process with this exit code; "" if none did."""
     if sys.platform == "win32":
         return _FAULTS.get(code & 0xFFFFFFFF, "")
     else:
@@ -75,7 +75,7 @@ def ending_signal(code: int) -> str:
 
 
 def on_end_signal(loop: "asyncio.AbstractEventLoop", handle: Callable[[int], None]) -> None:
-    """Call `handle` on this loop with the number of each signal that ends this process."""
+    """Call `handle` on this loop with the number of each of `END_SIGNALS` that this process receives."""
     for signum in END_SIGNALS:
         if sys.platform == "win32":
             signal.signal(signum, lambda signum, _: loop.call_soon_threadsafe(handle, signum))

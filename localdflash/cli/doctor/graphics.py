@@ -16,7 +16,7 @@ VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}  # PCI
 DISPLAYS = "0x03"  # class of a PCI device: a display controller
 PCI, ROCM = Path("/sys/bus/pci/devices"), Path("/dev/kfd")
 NEWEST_IN_WHEELS = 90  # compute capability; the CUDA wheels have no native code for newer GPUs
-CUDA_WHEELS = {(13, 0): "cu130", (12, 4): "cu124", (12, 1): "cu121"}  # by the oldest CUDA of the driver
+CUDA_WHEELS = {(13, 0): "cu130", (12, 4): "cu124", (12, 1): "cu121"}  # oldest CUDA of the driver -> name in the URL
 
 
 @dataclass(frozen=True)

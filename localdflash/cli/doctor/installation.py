@@ -40,7 +40,7 @@ def torch(name: str) -> Finding:
 
 
 def cuda(name: str) -> Finding:
-    """Check which path the CUDA engine takes on this chip, or why there is none."""
+    """Check whether the CUDA engine can use this GPU; report its features and memory, or the obstacle."""
     from localdflash.backends.cuda.device import (
         driver_present,
         driver_version,
@@ -94,7 +94,7 @@ def cpu_engine(name: str) -> Finding:
 
 
 def llama(name: str) -> Finding:
-    """Compare llama.cpp's build with this processor's features. ModelError if the build has no taps."""
+    """Compare llama.cpp's build with this processor's features. ModelError if it cannot read hidden states."""
     if extras.missing_module("llama"):
         return Finding(name, "ok", f"not installed; for {LLAMA_IS_FOR}", f"`{extras.install_command('llama')}` adds it")
     import llama_cpp.llama_cpp as api

@@ -21,9 +21,9 @@ def processor(name: str) -> Finding:
     """Report the processor's name and cores."""
     import psutil
 
-    from localdflash.base.machine.hardware import device
+    from localdflash.base.machine.hardware import describe_processor
 
-    return Finding(name, "ok", f"{device()}, {psutil.cpu_count(logical=False) or psutil.cpu_count()} cores")
+    return Finding(name, "ok", f"{describe_processor()}, {psutil.cpu_count(logical=False) or psutil.cpu_count()} cores")
 
 
 def memory(name: str) -> Finding:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from localdflash.models.load_options import Options
 
 TOKENS = 64
-INEXACT = ("fast", "not certified")  # modes in which llama.cpp's batch widths are not bit-exact
+INEXACT = ("fast", "not certified")  # beginnings of `rows` if batch widths are not bit-exact
 PREFIX = 'def add(first, second):\n    """Return the sum of two numbers."""\n    '
 QUESTION = "Write a Python function that returns the sum of two numbers."
 
@@ -20,7 +20,7 @@ def embedded_pair(name: str) -> Finding:
     """Complete with the embedded pair; on one thread, because more do not make so small a model faster."""
     from localdflash.models.load_options import Options
 
-    return _generate(name, Options(backend="auto", threads=1), _infill_prompt)
+    return _compare(name, Options(backend="auto", threads=1), _infill_prompt)
 
 
 def chat_pair(name: str) -> Finding:
@@ -38,7 +38,7 @@ def chat_pair(name: str) -> Finding:
         remedy = f"run `localdflash models pull {missing.id}`: {missing.description}" if missing else ""
         return Finding(name, "ok", f"{pair}, as above", remedy)
     messages = [TemplateMessage("user", QUESTION)]
-    return _generate(name, _configured(config, pair), lambda loaded: render_chat(loaded, messages).encode())
+    return _compare(name, _configured(config, pair), lambda loaded: render_chat(loaded, messages).encode())
 
 
 def completion_pair(name: str) -> Finding:
@@ -53,7 +53,7 @@ def completion_pair(name: str) -> Finding:
     if pair == Options().pair:
         return Finding(name, "ok", f"{pair}, as above")
     require_fim(pair)
-    return _generate(name, _configured(config, pair), _infill_prompt)
+    return _compare(name, _configured(config, pair), _infill_prompt)
 
 
 def _configured(config: "Config", pair: str) -> "Options":
@@ -69,7 +69,7 @@ def _infill_prompt(loaded: "LoadedPair") -> list[int]:
     return build(loaded.fim_format(), loaded.tokenizer, PREFIX, "\n")
 
 
-def _generate(name: str, options: "Options", prompt: "Callable[[LoadedPair], Sequence[int]]") -> Finding:
+def _compare(name: str, options: "Options", prompt: "Callable[[LoadedPair], Sequence[int]]") -> Finding:
     """Compare the texts with and without drafting; store the tokens per verify step for `models plan`."""
     from localdflash.base.machine import measurements
     from localdflash.engine.generate import Request, generate

@@ -8,7 +8,7 @@ from localdflash.base.errors import OutOfMemory
 from localdflash.models.memory.parts import TARGET, Parts, gigabytes, split_host_parts, total
 
 NO_DRAFTER = "none"
-UNCHANGED = "as it is"
+UNCHANGED = "as it is"  # the whole drafter, a form next to `NO_DRAFTER`
 STEP = 256  # tokens; an automatic context is a multiple
 MIN_CONTEXT = 512  # tokens of the shortest context
 MAX_OVERSHOOT = 4  # needed memory / free memory, above which the search halves the context
@@ -40,7 +40,7 @@ class MemorySizes(Protocol):
         """Return the forms of the drafter, from the requested one down to `NO_DRAFTER`."""
 
     def parts(self, context: int, drafter: str) -> Parts:
-        """Return the bytes with this context."""
+        """Return the bytes by part, with this context and this form of the drafter."""
 
 
 @dataclass(frozen=True)
@@ -55,17 +55,17 @@ class MemoryBudget:
 
     def holds(self, parts: Parts) -> bool:
         """Return whether all parts and the margin fit."""
-        memory, needed = self.tight(parts)
+        memory, needed = self.find_tightest(parts)
         return needed <= memory.free
 
-    def tight(self, parts: Parts) -> "tuple[MemoryBudget, int]":
+    def find_tightest(self, parts: Parts) -> "tuple[MemoryBudget, int]":
         """Return the memory (this one or host memory) that is too small, else this one, and the bytes needed there."""
         needed = self.needed(parts)
         if not self.beside:
             return self, needed
         others = split_host_parts(parts)[1]
         fits_here, fits_beside = needed <= self.free, self.beside.holds(others)
-        return self.beside.tight(others) if fits_here and not fits_beside else (self, needed)
+        return self.beside.find_tightest(others) if fits_here and not fits_beside else (self, needed)
 
     def needed(self, parts: Parts) -> int:
         """Return the bytes that the parts need in this memory, margin included."""
@@ -92,7 +92,7 @@ def largest_context(sizes: MemorySizes, drafter: str, budget: MemoryBudget, max_
         return max_context
     fits = -(-max_context // STEP)
     while True:
-        memory, needed = budget.tight(parts)
+        memory, needed = budget.find_tightest(parts)
         too_many, fits = fits, fits // 2 if needed > MAX_OVERSHOOT * memory.free else fits * 7 // 8
         if not fits or budget.holds(parts := sizes.parts(fits * STEP, drafter)):
             break
@@ -127,7 +127,7 @@ def fit(sizes: MemorySizes, budget: MemoryBudget, requested: int, *, can_evict: 
 
 
 def _notice(sizes: MemorySizes, budget: MemoryBudget, chosen: Fit, max_context: int) -> str:
-    memory, bytes_needed = budget.tight(sizes.parts(chosen.context, sizes.drafters[0]))
+    memory, bytes_needed = budget.find_tightest(sizes.parts(chosen.context, sizes.drafters[0]))
     free = f"{gigabytes(memory.free)} of {memory.what} are free"
     changes = []
     if chosen.drafter != sizes.drafters[0]:
@@ -141,7 +141,7 @@ def _notice(sizes: MemorySizes, budget: MemoryBudget, chosen: Fit, max_context: 
 
 def _refusal(sizes: MemorySizes, budget: MemoryBudget, drafter: str, max_context: int, largest: int) -> str:
     context = max_context if largest else min(max_context, MIN_CONTEXT)
-    memory, needed = budget.tight(sizes.parts(context, drafter))
+    memory, needed = budget.find_tightest(sizes.parts(context, drafter))
     without = " even without the drafter" if drafter != sizes.drafters[0] else ""
     remedy = f"--context {largest} fits" if largest else "use a smaller pair or a smaller quantization"
     return (

@@ -1,4 +1,4 @@
-"""Default pairs for chat and completion: those that are installed, else the embedded pair."""
+"""Default pairs for chat and completion: the configured pair, else an installed default, else the embedded pair."""
 
 from typing import TYPE_CHECKING
 
@@ -12,21 +12,21 @@ CHAT, CODE = "smollm2-135m", "smollm2-135m-code"
 
 def chat_pair(config: Config) -> str:
     """Return the chat pair: `chat.pair`, else `model.pair`, else `CHAT` if it is installed."""
-    return _configured(config, config.chat.pair) or (config.model.pair if _missing(CHAT) else CHAT)
+    return _configured(config, config.chat.pair) or (config.model.pair if _missing_entry(CHAT) else CHAT)
 
 
 def completion_pair(config: Config) -> str:
     """Return the completion pair: `completion.pair`, else `model.pair`, else `CODE` if it is installed."""
-    return _configured(config, config.completion.pair) or (config.model.pair if _missing(CODE) else CODE)
+    return _configured(config, config.completion.pair) or (config.model.pair if _missing_entry(CODE) else CODE)
 
 
 def missing_default_pairs(config: Config) -> "list[PairEntry]":
     """Return the default pairs whose files are missing; none for roles whose pair is configured."""
     chosen = {CHAT: _configured(config, config.chat.pair), CODE: _configured(config, config.completion.pair)}
-    return [found for pair, other in chosen.items() if not other and (found := _missing(pair))]
+    return [found for pair, other in chosen.items() if not other and (found := _missing_entry(pair))]
 
 
-def _missing(pair: str) -> "PairEntry | None":
+def _missing_entry(pair: str) -> "PairEntry | None":
     """Return the entry of a pair if its files are missing, else None."""
     from localdflash.models.registry.registry import load_registry, missing_files
 

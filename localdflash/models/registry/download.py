@@ -55,7 +55,7 @@ def digests(path: Path, name: str, digits: int, report: DownloadReport) -> tuple
 
 
 def verified(path: Path, name: str, expected: tuple[str, int], destination: Path, report: DownloadReport) -> str:
-    """Return the SHA-256 of a file for `place`; on a mismatch set it aside (`.mismatch`), raise ModelError."""
+    """Return the SHA-256 of an intact file; else move it to `destination`.mismatch and raise ModelError."""
     digest, size = expected
     sha256, found = digests(path, name, len(digest), report)
     if (found, path.stat().st_size) == expected:
@@ -103,7 +103,7 @@ class DownloadJob:
         for path in (self.source.path, self.partial):
             if path.is_file():
                 return max(0, self.remote.size - path.stat().st_size)
-        blob = hub.blob_in_cache(self.remote)
+        blob = hub.find_cached_blob(self.remote)
         linked = blob is not None and blob.stat().st_dev == _nearest_existing(self.source.path).stat().st_dev
         return 0 if linked else self.remote.size
 
@@ -144,7 +144,7 @@ class DownloadJob:
 
     def _take_from_cache(self, report: DownloadReport) -> None:
         """Link or copy the file from the hub's cache; ignore a cached file with other bytes."""
-        blob = hub.blob_in_cache(self.remote)
+        blob = hub.find_cached_blob(self.remote)
         if blob is None:
             return
         if digests(blob, self.remote.name, len(self.digest), report)[1] != self.digest:
@@ -160,7 +160,7 @@ def plan(source: FileSource) -> DownloadJob:
     try:
         remote = hub.look_up(source.repository, source.file, source.revision)
     except hub.Unreachable:
-        cached = hub.in_cache(source.repository, source.file, source.revision)
+        cached = hub.find_in_cache(source.repository, source.file, source.revision)
         if cached is None:
             raise
         remote = cached
@@ -215,5 +215,5 @@ def link_or_copy(file: Path, destination: Path) -> None:
 
 
 def _nearest_existing(path: Path) -> Path:
-    """Return the nearest existing ancestor of a folder."""
+    """Return a path, or its nearest existing ancestor."""
     return next(folder for folder in (path, *path.parents) if folder.exists())

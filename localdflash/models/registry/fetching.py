@@ -103,7 +103,7 @@ def plan(source: FileSource) -> DownloadJob | MemberJob | MergeJob:
 
 
 def check_pair(pair: PairEntry, report: DownloadReport) -> None:
-    """Raise ModelError for an invalid header or a mismatching drafter; skip one that was found automatically."""
+    """Raise ModelError for an invalid header or a mismatching drafter; if it was matched, only report it."""
     drafter = pair.drafter.path if pair.drafter else None
     if not (drafter and pair.match):
         check_files(pair.target.path, drafter)

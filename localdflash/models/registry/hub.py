@@ -58,7 +58,7 @@ def look_up(repository: str, file: str, revision: str | None) -> Remote:
     """Return the hub's metadata of a file at a revision (default: the main branch)."""
     api = _library()
     name = f"{repository}/{file}"
-    with _one_line(repository, file, revision):
+    with _one_line_errors(repository, file, revision):
         url = api.hf_hub_url(repository, file, revision=revision)
         metadata = api.get_hf_file_metadata(url, library_name="localdflash")
     digest = (metadata.etag or "").lower()
@@ -69,12 +69,12 @@ def look_up(repository: str, file: str, revision: str | None) -> Remote:
     return Remote(repository, file, metadata.commit_hash, digest, metadata.size)
 
 
-def listing(repository: str, revision: str | None) -> list[str]:
+def list_files(repository: str, revision: str | None) -> list[str]:
     """Return the file names of a repository at a revision (default: main); raise ModelError if there are too many."""
     _library()
     from huggingface_hub import HfApi, constants
 
-    with _one_line(repository, "", revision):
+    with _one_line_errors(repository, "", revision):
         api = HfApi(endpoint=constants.ENDPOINT, library_name="localdflash")
         try:
             files = api.model_info(repository, revision=revision, timeout=TIMEOUT).siblings or []
@@ -85,7 +85,7 @@ def listing(repository: str, revision: str | None) -> list[str]:
     return [str(file.rfilename) for file in files]
 
 
-def in_cache(repository: str, file: str, revision: str | None) -> Remote | None:
+def find_in_cache(repository: str, file: str, revision: str | None) -> Remote | None:
     """Return the metadata of a file in the hub's cache, where blobs are named by hash; None if it is not cached."""
     cached = _library().try_to_load_from_cache(repository, file, revision=revision)
     if not isinstance(cached, str):
@@ -96,7 +96,7 @@ def in_cache(repository: str, file: str, revision: str | None) -> Remote | None:
     return Remote(repository, file, Path(cached).parents[file.count("/")].name, blob.name, blob.stat().st_size)
 
 
-def blob_in_cache(remote: Remote) -> Path | None:
+def find_cached_blob(remote: Remote) -> Path | None:
     """Return the cached blob with the same digest, from any commit; None if it is not cached."""
     api = _library()
     folder = api.repo_folder_name(repo_id=remote.repository, repo_type="model")
@@ -112,7 +112,7 @@ def transfer(remote: Remote, partial: Path, progress: Progress) -> None:
         return
     url = api.hf_hub_url(remote.repository, remote.file, revision=remote.commit)
     headers = api.build_hf_headers(library_name="localdflash") | {"Accept-Encoding": "identity"}
-    with _one_line(remote.repository, remote.file, remote.commit), partial.open("ab") as stream:
+    with _one_line_errors(remote.repository, remote.file, remote.commit), partial.open("ab") as stream:
         if stream.tell() > remote.size:
             stream.truncate(0)
         done = stream.seek(0, 2)
@@ -130,7 +130,7 @@ def _from_chunk_store(remote: Remote, partial: Path, progress: Progress) -> None
     """Download a file through Xet, like `hf download`; raise ModelError if hf_xet is missing or disabled."""
     api = _library()
     url = api.hf_hub_url(remote.repository, remote.file, revision=remote.commit)
-    with _one_line(remote.repository, remote.file, remote.commit):
+    with _one_line_errors(remote.repository, remote.file, remote.commit):
         xet_file = api.get_hf_file_metadata(url, library_name="localdflash").xet_file_data
         if xet_file is None or not api.is_xet_available():
             raise ModelError(
@@ -157,7 +157,7 @@ def read_range(remote: Remote, first: int, count: int) -> bytes:
     headers = api.build_hf_headers(library_name="localdflash") | {"Accept-Encoding": "identity"}
     headers["Range"] = f"bytes={first}-{last}"
     with (
-        _one_line(remote.repository, remote.file, remote.commit),
+        _one_line_errors(remote.repository, remote.file, remote.commit),
         api.http_stream_backoff("GET", url, headers=headers, timeout=10, retry_on_exceptions=()) as answer,
     ):
         api.hf_raise_for_status(answer)
@@ -208,8 +208,8 @@ def _library() -> Any:
 
 
 @contextmanager
-def _one_line(repository: str, file: str, revision: str | None) -> Iterator[None]:
-    """Convert exceptions of huggingface_hub into one-line errors with a remedy."""
+def _one_line_errors(repository: str, file: str, revision: str | None) -> Iterator[None]:
+    """Convert exceptions of huggingface_hub into one-line errors with a remedy; Unreachable if offline."""
     import httpx2
     from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError

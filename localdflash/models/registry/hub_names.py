@@ -15,8 +15,8 @@ from localdflash.models.registry.safe_names import FileName, Repository, Revisio
 from localdflash.models.weights.split import first_of, names_of
 
 HUB = "hf:"
-SAFETENSORS = "model.safetensors"  # a drafter's file, or the base name of its parts
-DEFAULT_QUANTIZATION = "Q4_K_M"  # of a repository with several files
+SAFETENSORS = "model.safetensors"  # a drafter's file; a split one is model-00001-of-00002.safetensors and so on
+DEFAULT_QUANTIZATION = "Q4_K_M"  # if a repository holds several files
 MAX_LISTED = 40
 
 _FULL = re.compile(r"hf:(?P<repository>[^/@]*/[^/@]*)(?:@(?P<revision>[^/]*))?/(?P<file>.*)", re.DOTALL)
@@ -37,19 +37,19 @@ class ShortName:
     quantization: str | None
 
     def with_end(self, end: str) -> str:
-        """Return the name with `/file` or `:QUANTIZATION`."""
+        """Return the name followed by `end`: `/file` or `:QUANTIZATION`."""
         return f"{HUB}{self.repository}{f'@{self.revision}' if self.revision else ''}{end}"
 
 
-def short_name(spec: str) -> ShortName | None:
+def parse_short_name(spec: str) -> ShortName | None:
     """Parse `hf:owner/name[@revision][:quantization]`; return None for other forms, raise ModelError if invalid."""
     if not (found := _SHORT.fullmatch(spec)):
         return None
     return ShortName(*_repository(spec, found), found["quantization"])
 
 
-def full_name(spec: str, *suffixes: str) -> FileSource:
-    """Parse `hf:owner/name[@revision]/file`."""
+def parse_file_name(spec: str, *suffixes: str) -> FileSource:
+    """Parse `hf:owner/name[@revision]/file`, whose file has one of these suffixes."""
     found = _FULL.fullmatch(spec)
     if not found:
         raise ModelError(
@@ -77,7 +77,7 @@ def quantization_of(file: str) -> str:
 
 
 def without_quantization(name: str) -> str:
-    """Return the name of a file or repository without quantization, part number and GGUF suffix."""
+    """Return the name of a file or repository without quantization, part number and the marks `i1` and `GGUF`."""
     name = re.sub(r"(?:-\d{5}-of-\d{5})?\.gguf$", "", PurePosixPath(name).name)
     while (shorter := re.sub(rf"[-._](?:{_QUANTIZATION.pattern}|i1|GGUF)$", "", name, flags=re.IGNORECASE)) != name:
         name = shorter
@@ -85,8 +85,8 @@ def without_quantization(name: str) -> str:
 
 
 def select_file(name: ShortName, files: Iterable[str]) -> str:
-    """Return the file that a short name selects; raise ModelError with the available choices if there is none."""
-    models = sorted(filter(_is_model, files))
+    """Return the file that a short name selects; ModelError with the choices unless exactly one file matches."""
+    models = sorted(filter(_is_selectable, files))
     matching = models
     if name.quantization:
         matching = _of_quantization(models, name.quantization.upper())
@@ -102,17 +102,17 @@ def select_file(name: ShortName, files: Iterable[str]) -> str:
 
 def find_drafter_file(files: Iterable[str]) -> str | None:
     """Return the safetensors file of a drafter, or the first part of a split file; None if there is none."""
-    found = {file for file in files if file == SAFETENSORS or _is_first(file)}
+    found = {file for file in files if file == SAFETENSORS or _is_first_part(file)}
     return SAFETENSORS if SAFETENSORS in found else min(found, default=None)
 
 
-def _is_first(file: str) -> bool:
+def _is_first_part(file: str) -> bool:
     stem, suffix = SAFETENSORS.split(".")
     is_model = file.startswith(f"{stem}-") and file.endswith(f".{suffix}")
     return is_model and len(names_of(file)) > 1 and first_of(file) == file
 
 
-def _is_model(file: str) -> bool:
+def _is_selectable(file: str) -> bool:
     try:
         convert(file, FileName, file)
     except ModelError:

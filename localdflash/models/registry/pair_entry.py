@@ -49,12 +49,12 @@ class FileSource:
     """Source of a file: a hub repository, a Python package, a local merge, or an absolute path."""
 
     repository: str | None
-    file: str
+    file: str  # name inside repository or package, else a path
     sha256: str | None = None
     revision: str | None = None  # commit or branch; None: the repository's main branch
     size: int | None = None  # bytes
     package: Package | None = None  # whose wheel has `file` as a member
-    adapted: MergeSource | None = None
+    adapted: MergeSource | None = None  # of a locally merged target
 
     @property
     def fetched_from(self) -> str | None:

@@ -14,7 +14,7 @@ MAX_FILE_BYTES = 4096
 
 @dataclass(frozen=True)
 class FileRecord:
-    """Record of a verified file of a repository or package: its commit or version, and the requested revision."""
+    """Record of a verified file of a repository or package: its commit or version (`revision`)."""
 
     repository: str
     revision: str

@@ -20,9 +20,9 @@ from localdflash.models.registry.hub_names import (
     SAFETENSORS,
     ShortName,
     find_drafter_file,
-    full_name,
+    parse_file_name,
+    parse_short_name,
     select_file,
-    short_name,
 )
 from localdflash.models.registry.other_programs import OLLAMA, find_models, ollama_file
 from localdflash.models.registry.pair_entry import (
@@ -71,7 +71,7 @@ class Registry:
             return self._with_matched_drafter(pair, use_hub)
 
     def unregistered_pairs(self) -> Iterator[PairEntry]:
-        """Return the pairs of targets that were downloaded by an hf: name and have no registry entry."""
+        """Yield the pairs of targets that were downloaded by an hf: name and have no registry entry."""
         known = {source.path for pair in self.pairs.values() for source in pair.sources}
         found = [
             self.resolve(f"{HUB}{path.relative_to(models_folder()).as_posix()}")
@@ -83,7 +83,7 @@ class Registry:
         yield from (pair for pair in found if pair.target.path not in known)
 
     def in_other_programs(self) -> Iterator[PairEntry]:
-        """Return the pairs of targets that other programs have downloaded, which are used where they lie."""
+        """Yield the pairs of targets that other programs have downloaded, which are used where they lie."""
         known = {path.resolve() for pair in self.pairs.values() if (path := pair.target.path).is_file()}
         for found in find_models():
             with cached_headers(), suppress(ModelError):  # a damaged file is not listed
@@ -97,7 +97,7 @@ class Registry:
         if spec.startswith(OLLAMA):
             return replace(_pair_at(ollama_file(spec)), id=spec)
         if spec.startswith(HUB):
-            short = short_name(spec)
+            short = parse_short_name(spec)
             return self._pair_on_hub(short.with_end(f"/{self._select_model_file(short, use_hub)}") if short else spec)
         if spec in self.pairs or not (spec.endswith(".gguf") or "/" in spec or "\\" in spec):
             return self.pair(spec)
@@ -105,7 +105,7 @@ class Registry:
 
     def _pair_on_hub(self, spec: str) -> PairEntry:
         """Return the entry with this file, else an entry of the same repository with this file, else a bare target."""
-        source = full_name(spec, ".gguf")
+        source = parse_file_name(spec, ".gguf")
         target = TargetSource(source.repository, source.file, revision=source.revision)
         siblings = [pair for pair in self.pairs.values() if pair.target.repository == target.repository]
         same_file = next((pair for pair in siblings if pair.target.file == target.file), None)
@@ -146,7 +146,7 @@ class Registry:
             with suppress(ModelError):
                 return select_file(short, files)
         if use_hub:
-            return select_file(short, hub.listing(short.repository, short.revision))
+            return select_file(short, hub.list_files(short.repository, short.revision))
         if installed_names:
             return select_file(short, installed_names)
         spec = short.with_end(f":{short.quantization}" if short.quantization else "")
@@ -159,15 +159,15 @@ class Registry:
         registered_names = [candidate.file for candidate in drafters if candidate.repository == short.repository]
         found = find_drafter_file(installed_names) or find_drafter_file(registered_names)
         if use_hub and not found:
-            found = find_drafter_file(hub.listing(short.repository, short.revision))
+            found = find_drafter_file(hub.list_files(short.repository, short.revision))
         return found or SAFETENSORS
 
     def _resolve_drafter(self, spec: str, use_hub: bool) -> DrafterSource:
         """Return the drafter at a path or hf: name, with metadata from its registry entry if there is one."""
         if not spec.startswith(HUB):
             return _drafter_at(Path(os.path.expanduser(spec)).absolute())
-        short = short_name(spec)
-        source = full_name(
+        short = parse_short_name(spec)
+        source = parse_file_name(
             short.with_end(f"/{self._select_drafter_file(short, use_hub)}") if short else spec, ".gguf", ".safetensors"
         )
         drafters = [pair.drafter for pair in self.pairs.values() if pair.drafter]
@@ -242,7 +242,7 @@ def local_files(pair: PairEntry) -> LocalPair:
     if not pair.backends:
         raise ModelError(f"no backend runs {pair.id!r} yet; see `localdflash models show {pair.id}`")
     if missing := missing_files(pair):
-        raise ModelError(_missing(pair, missing))
+        raise ModelError(_describe_missing(pair, missing))
     gguf, safetensors = _forms(pair.drafter) if pair.drafter else (None, None)
     for first in filter(None, (pair.target.path, gguf, safetensors)):
         for path in files_of(first):
@@ -250,20 +250,20 @@ def local_files(pair: PairEntry) -> LocalPair:
     return LocalPair(pair.id, pair.target.path, gguf, safetensors, pair.fim, pair.context, pair.sampling)
 
 
-def _missing(pair: PairEntry, missing: tuple[FileSource, ...]) -> str:
+def _describe_missing(pair: PairEntry, missing: tuple[FileSource, ...]) -> str:
     steps = "; ".join(describe_source(source) for source in missing)
     pull = f": run `localdflash models pull {pair.id}`" if any(source.fetched_from for source in missing) else ""
     return f"files of {pair.id!r} are missing{pull} ({steps})" if pull else f"files of {pair.id!r} are missing: {steps}"
 
 
 def _forms(drafter: DrafterSource) -> tuple[Path | None, Path | None]:
-    """Return the sources of the drafter as GGUF and as safetensors."""
+    """Return the paths of the drafter as GGUF and as safetensors; None for a missing file."""
     gguf, safetensors = drafter.path.with_suffix(".gguf"), drafter.path.with_suffix(".safetensors")
     return gguf if gguf.is_file() else None, safetensors if safetensors.is_file() else None
 
 
 def _file_here(drafter: DrafterSource) -> Path | None:
-    """Return the drafter source whose file is complete on this machine, else None."""
+    """Return the path of the drafter if all its files are on this machine, else None."""
     gguf, safetensors = _forms(drafter)
     required_files = (*drafter.parts, drafter.config)
     return gguf or (safetensors if all(source.path.is_file() for source in required_files if source) else None)
@@ -274,7 +274,7 @@ def _drafter_at(path: Path) -> DrafterSource:
         path /= find_drafter_file(file.name for file in path.iterdir()) or SAFETENSORS
     path = files_of(path)[0]
     if path.suffix not in (".gguf", ".safetensors") or not os.path.isfile(path):
-        raise ModelError(f"{path}: {_no(path, '.gguf or .safetensors')}; give a drafter's path, or hf:owner/name/file")
+        raise ModelError(f"{path}: {_mismatch(path, '.gguf or .safetensors')}; give a path, or hf:owner/name/file")
     return _source_at(path)
 
 
@@ -290,7 +290,7 @@ def _pair_at(target: Path) -> PairEntry:
     """Return the pair of a target file (a GGUF by suffix or magic bytes) and the drafter in the same folder."""
     target = files_of(target)[0]
     if not os.path.isfile(target) or not (target.suffix == ".gguf" or is_gguf(target)):
-        raise ModelError(f"{target}: {_no(target, '.gguf')}; give the path of a GGUF target, or an id")
+        raise ModelError(f"{target}: {_mismatch(target, '.gguf')}; give the path of a GGUF target, or an id")
     target_stem = target.stem.partition("-00001-of-")[0]
     stem = target_stem.replace("target", "drafter")
     siblings = (target.with_name(stem + end) for end in (".gguf", ".safetensors") if stem != target_stem)
@@ -305,7 +305,7 @@ def _pair_at(target: Path) -> PairEntry:
     )
 
 
-def _no(path: Path, required: str) -> str:
+def _mismatch(path: Path, required: str) -> str:
     """Return the reason why a path is not a file of the expected kind, for an error message."""
     if os.path.isdir(path):
         return f"a folder, not a {required} file"
@@ -313,7 +313,7 @@ def _no(path: Path, required: str) -> str:
 
 
 def is_known(file: Path) -> bool:
-    """Return whether a file's hash is a hash that this version was tested with."""
+    """Return whether a file ships with this version, or was verified with a hash of the shipped registry."""
     if file.is_relative_to(MODELS_FOLDER):
         return True
     record = records.current(file)

@@ -48,7 +48,7 @@ class DecoderConfig:
     norm_topk_prob: bool = False  # whether the chosen experts' weights are normalised to sum to one
     # Fields of architectures that only the CPU engine runs (see `target_config`).
     rope_magnitude: float = 1.0  # factor of rotated queries and keys (YaRN)
-    windows: tuple[int, ...] = ()  # of the sliding attention of each layer, 0: none; empty: all 0
+    windows: tuple[int, ...] = ()  # sliding window of each layer in tokens, 0: none; empty: all 0
     sinks: bool = False  # whether each head has an attention sink
     expert_bias: bool = False  # whether router and experts have biases
     swiglu_limit: float = 0.0  # of the clamped SwiGLU of gpt-oss; 0: ordinary SwiGLU

@@ -21,19 +21,22 @@ Kind = Literal["dflash", "dflash2", "dspark"]
 
 @dataclass(frozen=True)
 class DFlashConfig:
-    """Shape and conventions of one drafter checkpoint."""
+    """Shape and conventions of one drafter checkpoint.
+
+    A draft block has `block_size` slots: the anchor (the last known token), then mask tokens, which propose tokens.
+    """
 
     decoder: DecoderConfig  # num_hidden_layers are the drafter's own
     block_size: int
     mask_token_id: int
-    taps: tuple[int, ...]  # 0-based target blocks whose output is read
-    window: int | None = None  # of the sliding layers, including the query's own slot
+    taps: tuple[int, ...]  # 0-based target layers whose output (hidden states) the drafter reads
+    window: int | None = None  # tokens that a sliding layer sees, the query included
     sliding: tuple[bool, ...] = ()  # per layer; empty: none
-    causal: bool | None = None  # inside the block; None: only sliding layers are
+    causal: bool | None = None  # attention inside the draft block; None: only in sliding layers
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     softcap: float = 0.0
-    from_anchor: bool = False  # whether the anchor's slot proposes, too: each slot then proposes the next token
+    from_anchor: bool = False  # whether the anchor proposes, too; each slot then proposes its next token
     short: tuple[int, ...] = ()  # ids of the short vocabulary, ascending; empty: all tokens
     trained_for: TrainedFor | None = None
     own_embedding: bool = False  # instead of the target's
@@ -59,7 +62,7 @@ class DFlashConfig:
 
     @property
     def drafts(self) -> int:
-        """Return the number of tokens that a block proposes."""
+        """Return the number of tokens that a draft block proposes."""
         return self.block_size - self.first_slot
 
     @property
@@ -72,12 +75,12 @@ class DFlashConfig:
         return self.window is not None and layer < len(self.sliding) and self.sliding[layer]
 
     def is_causal(self, layer: int) -> bool:
-        """Return whether a layer's block rows see only the rows before them."""
+        """Return whether the slots of a draft block see only the slots before them in a layer."""
         return self.is_sliding(layer) if self.causal is None else self.causal
 
 
 def checked(config: DFlashConfig, subject: str) -> DFlashConfig:
-    """Return the configuration; ModelError if no network can have this shape."""
+    """Return the configuration; ModelError if its shape or its combination of heads is invalid."""
     c = config.decoder
     if not c.num_key_value_heads or c.num_attention_heads % c.num_key_value_heads or not c.num_attention_heads:
         raise ModelError(f"{subject}: {c.num_attention_heads} heads cannot share {c.num_key_value_heads} KV heads")
@@ -102,7 +105,7 @@ def checked(config: DFlashConfig, subject: str) -> DFlashConfig:
 
 
 def _invalid_heads(config: DFlashConfig) -> str:
-    """Return an unknown combination of Markov head, convolutions and selector, or ""."""
+    """Return what is wrong with the Markov head, convolutions and selector, or ""."""
     c = config
     selector_sizes = (c.conv_kernel, c.conv_group, c.selector_rank, c.selector_top_k)
     is_uneven = c.conv_group and c.decoder.hidden_size % c.conv_group
@@ -127,14 +130,14 @@ def _invalid_heads(config: DFlashConfig) -> str:
     return next((problem for is_invalid, problem in cases if is_invalid), "")
 
 
-def check_fit(config: DFlashConfig, hidden_size: int, vocab_size: int, blocks: int, subject: str) -> None:
+def check_fit(config: DFlashConfig, hidden_size: int, vocab_size: int, layers: int, subject: str) -> None:
     """Raise ModelError if a drafter does not fit a target of this shape."""
     if config.decoder.hidden_size != hidden_size:
         raise ModelError(f"{subject}: hidden size {config.decoder.hidden_size}, but the target's is {hidden_size}")
     if config.decoder.vocab_size != vocab_size:
         raise ModelError(f"{subject}: vocabulary of {config.decoder.vocab_size}, but the target's has {vocab_size}")
     for tap in config.taps:
-        if not 0 <= tap < blocks - 1:
-            raise ModelError(f"{subject}: taps block {tap} (expected 0 to {blocks - 2} of this target)")
+        if not 0 <= tap < layers - 1:
+            raise ModelError(f"{subject}: taps layer {tap} (expected 0 to {layers - 2} of this target)")
     if not 0 <= config.mask_token_id < vocab_size:
         raise ModelError(f"{subject}: mask token {config.mask_token_id} is outside the vocabulary of {vocab_size}")

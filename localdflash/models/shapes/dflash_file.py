@@ -17,10 +17,9 @@ from localdflash.models.shapes.dflash_json import config_of_json, own_fields, sh
 from localdflash.models.shapes.gguf_config import LAYER_TENSORS, check_whole_heads, common_config, size_of, yarn_of
 from localdflash.models.weights import gguf, safetensors
 
-MAX_JSON_BYTES = 1 << 20  # bytes
+MAX_JSON_BYTES = 1 << 20
 UNUSED = ("d2t", "t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # of speculators, only for training
-INTEGERS = {"I64": "<q", "I32": "<i"}  # for `struct`
-
+INTEGERS = {"I64": "<q", "I32": "<i"}  # dtype in safetensors -> struct format
 
 # Names of a GGUF's tensors in z-lab's safetensors.
 TOP_TENSORS = {"fc": "fc", "enc.output_norm": "hidden_norm", "output_norm": "norm"}
@@ -41,7 +40,6 @@ HEAD_TENSORS = {
     "selector_successor.weight": "candidate_selector.successor_codebook",
     "selector_hidden.weight": "candidate_selector.hidden_projection.weight",
 }
-
 MAGNITUDE = "a YaRN magnitude other than that of its factor"
 REFUSED_METADATA: Refused = {
     "attention.value_scale": ("scaled attention values",),
@@ -79,7 +77,7 @@ def config_of_gguf(header: gguf.GGUFHeader) -> DFlashConfig:
             decoder=_decoder(header),
             block_size=fields.need("block_size", Count),
             mask_token_id=fields.need("tokenizer.ggml.mask_token_id", Count),
-            taps=tuple(layer - 1 for layer in fields.need("target_layers", Counts)),  # llama.cpp counts inputs
+            taps=tuple(layer - 1 for layer in fields.need("target_layers", Counts)),  # llama.cpp numbers inputs
             window=window or None,
             sliding=fields.need("attention.sliding_window_pattern", tuple[bool, ...]) if window else (),
             causal=fields.get("attention.causal", bool, None),
@@ -103,7 +101,7 @@ def _decoder(header: gguf.GGUFHeader) -> DecoderConfig:
 
 
 def own_tensors(header: gguf.GGUFHeader) -> dict[str, gguf.TensorInfo]:
-    """Return a drafter's tensors without those that only llama.cpp reads: the short head and its list of ids."""
+    """Return a drafter's tensors without those that only llama.cpp reads: the short vocabulary's head and ids."""
     excluded = SHORT_HEAD if SHORT_KEY in header.metadata else SHORT_HEAD[:1]
     return {name: info for name, info in header.tensors.items() if name not in excluded}
 
@@ -142,7 +140,7 @@ def key_of(name: str) -> str:
 
 
 def plain_name(name: str) -> str:
-    """Return z-lab's name of a tensor."""
+    """Return z-lab's name of a tensor that another tool named `model...` or `midlayer...`."""
     return name.removeprefix("model.").replace("midlayer.", "layers.0.")
 
 

@@ -1,6 +1,6 @@
 """Parses a drafter's config.json, in the format of z-lab (and DeepSpec) or of vLLM's speculators.
 
-Speculators omit the defaults of Hugging Face's Qwen3. We add the field `localdflash`: the short vocabulary and the
+Speculators omit the defaults of Hugging Face's Qwen3. Our field `localdflash` holds the short vocabulary and the
 target that the drafter was trained for.
 """
 
@@ -84,7 +84,7 @@ def config_of_json(document: object, subject: str) -> DFlashConfig:
 
 
 def _of_speculators(top: Fields, document: object, subject: str) -> DFlashConfig:
-    """Return the configuration in speculators' format, which numbers taps by the inputs of blocks."""
+    """Return the configuration in speculators' format, which numbers taps by the inputs of layers."""
     kind = top.get("speculators_model_type", Text, "")
     if kind not in SPECULATORS:
         raise ModelError(f"{subject}: speculators_model_type is {kind!r}: expected one of {', '.join(SPECULATORS)}")

@@ -17,12 +17,12 @@ def is_companion(header: GGUFHeader) -> bool:
 
 
 def block_count(header: GGUFHeader) -> int:
-    """Return the number of a model's blocks, multi-token prediction included."""
+    """Return the number of a model's transformer layers, including those of multi-token prediction."""
     return header.require(f"{header.architecture}.block_count", int)
 
 
 def count_prediction_bytes(header: GGUFHeader) -> int:
-    """Return the bytes of the multi-token prediction blocks, which are the last ones and are not loaded."""
+    """Return the bytes of the layers of multi-token prediction, which are the last layers and are not loaded."""
     count = header.metadata.get(f"{header.architecture}.nextn_predict_layers", 0)
     first = block_count(header) - (count if isinstance(count, int) else 0)
     unloaded = tuple(f"blk.{block}." for block in range(first, block_count(header)))

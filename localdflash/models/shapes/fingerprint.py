@@ -51,5 +51,5 @@ def mismatch(drafter: Path, expected: TrainedFor | None, target: GGUFHeader) -> 
     tau = f", with {expected.tau:.2f} tokens per verify step" if expected.tau else ""
     return (
         f"{drafter.name} was trained for {expected.name} ({expected.kind}){tau};"
-        f" {found.name} {difference}, so it may get fewer; `localdflash train drafter --pair` makes one for it"
+        f" {found.name} {difference}, so acceptance may be lower; `localdflash train drafter --pair` trains one for it"
     )

@@ -22,7 +22,7 @@ from localdflash.models.weights.gguf_limits import MAX_LAYERS
 
 SWIGLU_LIMIT = 7.0  # of gpt-oss; not in the metadata
 INTERVAL = 4  # of Qwen3.5: every fourth layer has attention
-MAX_CONV_KERNEL = 16  # of a convolution
+MAX_CONV_KERNEL = 16  # inputs of a convolution
 PATTERN = 2  # of gpt-oss: every second layer has no window
 NEUTRAL = {  # metadata that llama.cpp applies and the CPU engine does not, by its neutral value
     "rope.scaling.attn_factor": 1.0,
@@ -47,7 +47,7 @@ def target_config(header: GGUFHeader) -> DecoderConfig:
 
 
 def blocks_of(header: GGUFHeader) -> int:
-    """Return the number of blocks in a file, multi-token prediction included."""
+    """Return the number of transformer layers in a file, including those of multi-token prediction."""
     return size_of(header, "block_count", MAX_LAYERS)
 
 
@@ -107,7 +107,7 @@ READERS: dict[str, Callable[[GGUFHeader], DecoderConfig]] = {
 
 
 def _recurrent(header: GGUFHeader, layers: int) -> tuple[bool, ...]:
-    """Return for each layer whether it is a delta net: all but every fourth, unless the file has a list."""
+    """Return for each layer whether it is a delta net: all but every fourth, unless the metadata differs."""
     key = f"{header.architecture}.attention.recurrent_layers"
     flags = header.metadata.get(key)
     if flags is None:
@@ -119,7 +119,7 @@ def _recurrent(header: GGUFHeader, layers: int) -> tuple[bool, ...]:
 
 
 def _windows(header: GGUFHeader) -> tuple[int, ...]:
-    """Return the window of each layer, 0 for the last one of every two, unless the file has another pattern."""
+    """Return each layer's window in tokens, 0 for every second layer, unless the file has another pattern."""
     blocks, window = blocks_of(header), size_of(header, "attention.sliding_window", 1 << 30)
     key = "gpt-oss.attention.sliding_window_pattern"
     pattern = header.metadata.get(key, PATTERN)

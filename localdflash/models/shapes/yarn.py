@@ -21,7 +21,7 @@ def yarn_factors(
 ) -> tuple[float, ...]:
     """Return the head_dim / 2 divisors: 1 for fast frequencies, `factor` for slow ones, interpolated between.
 
-    With `round_outwards` the limits between these are rounded outwards to whole frequencies.
+    `round_outwards`: start and end the interpolation at whole indices. ModelError for invalid parameters.
     """
     are_betas = all(1 / MAX_FACTOR <= turns <= MAX_FACTOR for turns in (fast, slow))
     if not (head_dim >= 2 and theta > 1 and context >= 1 and 1 <= factor <= MAX_FACTOR and are_betas):
@@ -44,5 +44,5 @@ def yarn_factors(
 
 
 def yarn_magnitude(factor: float) -> float:
-    """Return the factor of rotated queries and keys."""
+    """Return the factor by which YaRN scales rotated queries and keys."""
     return 1 + 0.1 * math.log(factor) if factor > 1 else 1.0

@@ -38,7 +38,7 @@ def dequantize(raw: Tensor, ggml_type: GGMLType, shape: tuple[int, ...], subject
 
 
 def _as_float(raw: Tensor, kind: torch.dtype) -> Tensor:
-    """Read bytes as numbers of the given kind: uint8 [n, bytes] -> float32 [n, numbers]. The copy is aligned."""
+    """Read bytes as numbers of the given kind: uint8 [n, bytes] -> float32 [n, numbers]; `view` needs an aligned copy."""
     return raw.clone(memory_format=torch.contiguous_format).view(kind).float()
 
 
@@ -89,14 +89,14 @@ def _look_up(nibbles: Tensor, values: tuple[int, ...]) -> Tensor:
 
 
 def _iq4_nl(blocks: Tensor) -> Tensor:
-    """Unpack like Q4_0, with values by nibble."""
+    """Unpack like Q4_0, but nibbles index `IQ4_VALUES`."""
     return _half(blocks, 0) * _look_up(_bits(blocks[:, 2:], 4).flatten(1), IQ4_VALUES)
 
 
 def _iq4_xs(blocks: Tensor) -> Tensor:
-    """Unpack a block scale, eight scales of 6 bits less 32, then 16 bytes like IQ4_NL for each 32 weights.
+    """Unpack a block scale, eight 6-bit scales offset by 32, then 16 bytes like IQ4_NL for each 32 weights.
 
-    Two bytes hold the high 2 bits of the scales, lowest first; four bytes then the low nibbles, two to a byte.
+    Two bytes hold the high 2 bits of the scales, lowest first; the next four hold the low 4 bits, two scales a byte.
     """
     high = _bits(blocks[:, 2:4, None], 2).flatten(1)
     low = _bits(blocks[:, 4:8, None], 4).flatten(1)
@@ -106,9 +106,10 @@ def _iq4_xs(blocks: Tensor) -> Tensor:
 
 
 def _mxfp4(blocks: Tensor) -> Tensor:
-    """Unpack the exponent e of a power of two, and 16 bytes like Q4_0; the scale of the doubled values is 2^(e - 128).
+    """Unpack an exponent byte e and 16 bytes of nibbles, like Q4_0.
 
-    The smallest two scales are subnormal. Exponent 255 is NaN in the standard, but 2^127 in ggml.
+    `E2M1_VALUES` are doubled, so the scale is 2^(e - 128) instead of 2^(e - 127), subnormal for e of 0 and 1. An e of
+    255 is NaN in the MX standard; ggml gives a scale of 2^127.
     """
     e = blocks[:, :1].int()
     scale = torch.where(e < 2, 0x00200000 << e.clamp(max=1), (e - 1) << 23).view(torch.float32)
@@ -123,8 +124,9 @@ def _q8_0(blocks: Tensor) -> Tensor:
 def _group_scales(blocks: Tensor) -> tuple[Tensor, Tensor]:
     """Unpack the scales and minimums of Q4_K and Q5_K, float32 [n, 8, 1] each.
 
-    Two block scales, then eight pairs of 6 bits in 12 bytes: pairs 0-3 in the low 6 bits of bytes 0-3 (scales) and
-    4-7 (minimums); pairs 4-7 have their low 4 bits in bytes 8-11 and their high 2 bits on top of bytes 0-7.
+    Two block scales, then eight 6-bit scales and eight 6-bit minimums (to subtract) in 12 bytes. Numbers 0-3: the low 6
+    bits of bytes 0-3 (scales) and 4-7 (minimums). Numbers 4-7: the low (scales) and high (minimums) nibbles of bytes
+    8-11, with their high 2 bits in the top bits of bytes 0-3 (scales) and 4-7 (minimums).
     """
     scales, minimums, rest = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
     scale = torch.cat((scales & 63, (rest & 15) | ((scales >> 6) << 4)), dim=1)
@@ -133,7 +135,7 @@ def _group_scales(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _q4_k(blocks: Tensor) -> Tensor:
-    """Unpack group scales and 128 bytes: of each run of 32, low nibbles are one group of 32, high ones the next."""
+    """Unpack group scales and 128 bytes: of each 32 bytes, low nibbles are 32 weights, high ones the next 32."""
     scale, minimum = _group_scales(blocks)
     codes = _bits(blocks[:, 16:].reshape(-1, 4, 32), 4).reshape(-1, 8, 32)
     return (scale * codes - minimum).flatten(1)
@@ -147,36 +149,36 @@ def _q5_k(blocks: Tensor) -> Tensor:
     return (scale * codes - minimum).flatten(1)
 
 
-def _pairs(packed: Tensor) -> Tensor:
-    """Unpack bit pairs, 32 bytes for each 128 weights, whose four fields are runs of 32: uint8 [n, 16, 16]."""
+def _two_bit_codes(packed: Tensor) -> Tensor:
+    """Unpack 32 bytes for each 128 weights; bits 2k and 2k + 1 belong to weights 32k to 32k + 31: uint8 [n, 16, 16]."""
     return _bits(packed.reshape(-1, 2, 32), 2).reshape(-1, 16, 16)
 
 
 def _q2_k(blocks: Tensor) -> Tensor:
-    """Unpack 16 bytes of scales (low nibbles) and minimums, 64 of bit pairs, and two block scales."""
+    """Unpack 16 bytes of scales (low nibbles) and minimums to subtract, 64 of 2-bit codes, and two block scales."""
     scale = (_half(blocks, 80) * (blocks[:, :16] & 15)).unsqueeze(-1)
     minimum = (_half(blocks, 82) * (blocks[:, :16] >> 4)).unsqueeze(-1)
-    return (scale * _pairs(blocks[:, 16:80]) - minimum).flatten(1)
+    return (scale * _two_bit_codes(blocks[:, 16:80]) - minimum).flatten(1)
 
 
 def _q3_k(blocks: Tensor) -> Tensor:
-    """Unpack 32 bytes of third bits, 64 of bit pairs, 12 of scales of 6 bits less 32, and a scale; codes less 4.
+    """Unpack 32 bytes of third bits, 64 of 2-bit codes, 12 of 6-bit scales offset by 32, and a scale; codes offset by 4.
 
-    Bit g of byte i is the third bit of weight i of run g of 32. The low nibbles of scales 0-7 and 8-15 share 8 bytes;
-    four more have the high 2 bits of scales 0-3, 4-7, 8-11 and 12-15.
+    Bit g of byte i is the third bit of weight 32 g + i. Eight bytes hold the low 4 bits of scales 0-7 (low nibbles) and
+    8-15; the next four hold the high 2 bits of scales 0-3, 4-7, 8-11 and 12-15.
     """
     third = _bits(blocks[:, :32], 1).reshape(-1, 16, 16)
-    codes = (_pairs(blocks[:, 32:96]) | (third << 2)).float() - 4
+    codes = (_two_bit_codes(blocks[:, 32:96]) | (third << 2)).float() - 4
     low, high = _bits(blocks[:, 96:104], 4).flatten(1), _bits(blocks[:, 104:108], 2).flatten(1)
     scale = _half(blocks, 108) * ((low | (high << 4)).float() - 32)
     return (scale.unsqueeze(-1) * codes).flatten(1)
 
 
 def _q6_k(blocks: Tensor) -> Tensor:
-    """Unpack 128 bytes of nibbles, 64 of bit pairs, 16 signed group scales and a scale; codes are offset by 32.
+    """Unpack 128 bytes of nibbles, 64 of high bits, 16 signed group scales and a scale; codes are offset by 32.
 
-    Each half of 128 weights has 64 nibble bytes (first all low, then all high nibbles) and 32 bytes of bit pairs, whose
-    four fields top up the four runs of 32 weights.
+    Each half of 128 weights has 64 bytes of low 4 bits (first all low, then all high nibbles), and 32 bytes of high 2
+    bits, of which bits 2k and 2k + 1 belong to weights 32k to 32k + 31.
     """
     low = _bits(blocks[:, :128].reshape(-1, 2, 64), 4).reshape(-1, 2, 4, 32)
     high = _bits(blocks[:, 128:192].reshape(-1, 2, 32), 2)

@@ -19,7 +19,6 @@ from localdflash.models.weights import split
 if TYPE_CHECKING:
     from torch import Tensor
 
-
 MAX_HEADER_BYTES = 16 << 20  # a thousand tensors take 0.1 MiB
 MAX_DIMS = 8
 MAX_NAME = 255

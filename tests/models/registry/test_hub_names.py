@@ -7,7 +7,7 @@ import pytest
 
 from localdflash.base.errors import ModelError
 from localdflash.models.registry import hub
-from localdflash.models.registry.hub_names import select_file, short_name
+from localdflash.models.registry.hub_names import parse_short_name, select_file
 from localdflash.models.registry.registry import load_registry
 from tests.support.fake_hub import FakeHub, File, hub_for_tests
 
@@ -28,7 +28,7 @@ UNSLOTH = [
 
 
 def choose(spec: str, files: list[str]) -> str:
-    requested = short_name(spec)
+    requested = parse_short_name(spec)
     assert requested
     return select_file(requested, files)
 
@@ -84,7 +84,7 @@ def server(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 def test_answer_that_is_not_a_list_is_refused(answer: bytes, server: FakeHub) -> None:
     server.listing = answer
     with pytest.raises(hub.Unreachable, match=r"^o/n: .*check HF_ENDPOINT") as caught:
-        hub.listing("o/n", None)
+        hub.list_files("o/n", None)
     assert "\n" not in str(caught.value)
 
 

@@ -269,7 +269,7 @@ def test_invalid_speculators_fields_are_refused(changes: dict[str, Any], problem
     [
         (128, 512, 36, {}, "hidden size 64, but the target's is 128"),
         (64, 511, 36, {}, "vocabulary of 512, but the target's has 511"),
-        (64, 512, 18, {}, "taps block 17 .expected 0 to 16 of this target."),  # the last block's output is normed
+        (64, 512, 18, {}, "taps layer 17 .expected 0 to 16 of this target."),  # the last block's output is normed
         (64, 512, 36, nested(mask_token_id=512), "mask token 512 is outside"),
     ],
 )

@@ -57,6 +57,6 @@ def test_one_line_for_another_quantization(target: GGUFHeader, tmp_path: Path) -
     other = read_header(write_target(tmp_path / "other.gguf", SHAPE, "Q4_0"))
     assert mismatch(tmp_path / "drafter.gguf", expected, other) == (
         "drafter.gguf was trained for target.gguf (qwen3, 3 blocks of 128, Q8_0), with 2.30 tokens per verify step;"
-        " other.gguf is qwen3, 3 blocks of 128, Q4_0, so it may get fewer;"
-        " `localdflash train drafter --pair` makes one for it"
+        " other.gguf is qwen3, 3 blocks of 128, Q4_0, so acceptance may be lower;"
+        " `localdflash train drafter --pair` trains one for it"
     )
