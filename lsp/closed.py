@@ -27,7 +27,7 @@ def closed_after(language: str, line: str, rest: str) -> str:
 
 
 def closes_again(language: str, line: str, closed: str, text: str) -> bool:
-    """Return whether a text behind `line` closes all of `closed`, whatever it opens then."""
+    """Return whether `text` after `line` closes all brackets and quotes of `closed`, even if it opens others later."""
     read, depth = _read(language, line), len(_read(language, line + closed).stack)
     for char in text:
         read.feed(char)
@@ -37,7 +37,7 @@ def closes_again(language: str, line: str, closed: str, text: str) -> bool:
 
 
 def still_closed(middle: str, typed: str, closed: str) -> tuple[str, str]:
-    """Split a text, `typed + closed` before a key, into typed text and closers, also those that an editor added."""
+    """Split `middle`, which was `typed + closed` before the last change, into typed text and the editor's closers."""
     text = middle.removesuffix(closed)
     if text == middle:
         closed = ""

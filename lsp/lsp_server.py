@@ -38,11 +38,11 @@ STATUS_SECONDS = 0.5  # seconds between two status notifications
 
 @dataclass(frozen=True)
 class ItemTarget:
-    """Range that an item replaces, its text, and closers of the editor behind it; `selected`: of a menu's item."""
+    """Range that an item replaces. `head`: text before the suggestion; `selected`: `head` is a popup menu's item."""
 
     range: types.Range
     head: str
-    closed: str = ""
+    closed: str = ""  # closers that the editor added after the range
     language: str = ""
     selected: bool = False
 
@@ -87,7 +87,7 @@ class SuggestionServer(LanguageServer):
     def _of(self, engine: EngineSpec | RemoteServer) -> tuple[CompletionClient, TypingPace]:
         if isinstance(engine, EngineSpec):
             return DaemonCompleter(engine, self._say, self._trouble), TypingPace()
-        from localdflash.lsp.remote.remote_completer import RemoteCompleter  # where there is one, it takes 0.1 s
+        from localdflash.lsp.remote.remote_completer import RemoteCompleter  # only if needed: the import takes 0.1 s
 
         return RemoteCompleter(engine, self._say, self._trouble), RemotePace()
 
@@ -102,10 +102,10 @@ class SuggestionServer(LanguageServer):
         self.protocol.on_save = self._context.saved
 
     def ready(self) -> None:
-        """Index the workspace, once the client has finished starting."""
+        """Index the workspace once the client is initialized; connect to a remote server."""
         self._context.start(partial(self._later, self._look_again))
         if isinstance(self._engine, RemoteServer):
-            self._spawn(self._connect())  # finds out what the server can do, before the first key
+            self._spawn(self._connect())  # detects the server's features before the first request
 
     def folders_changed(self, change: types.WorkspaceFoldersChangeEvent) -> None:
         """Follow the folders that the editor has open."""
@@ -172,7 +172,7 @@ class SuggestionServer(LanguageServer):
         return None if self._silence(uri, manual=False) else self.protocol.documents[uri]
 
     def accepted(self, name: str, text: str = "") -> None:
-        """Record that the user accepted a suggestion, or a part of it: this text, if it is in the document by now."""
+        """Record that the user accepted a suggestion. `text`: the accepted part, checked again after KEPT_SECONDS."""
         place = self.tally.accepted(name)
         if place is None:
             return
@@ -184,7 +184,7 @@ class SuggestionServer(LanguageServer):
             self._timers[f"kept {name}"] = asyncio.get_running_loop().call_later(KEPT_SECONDS, check)
 
     def status(self) -> dict[str, Any]:
-        """See `Tally`."""
+        """See `Tally.status`."""
         return self.tally.status(self._generator.busy)
 
     def show_status(self) -> None:
@@ -222,7 +222,7 @@ class SuggestionServer(LanguageServer):
     def report_server_error(self, error: Exception, source: Any) -> None:
         """Log an internal error at the client, instead of showing it to the user at every key."""
         if isinstance(error, JsonRpcInvalidParams):
-            return  # the client's, which was answered
+            return  # the client's mistake; pygls has answered it
         line = f"localdflash: internal error: {source.__name__}: {error!r}"
         self.window_log_message(types.LogMessageParams(types.MessageType.Error, line))
 
@@ -254,7 +254,7 @@ class SuggestionServer(LanguageServer):
             self.protocol.notify(UPDATE, update)
 
     def _opened(self, document: Document) -> None:
-        self._leave(document.uri)  # where it was open already
+        self._leave(document.uri)  # the document may have been open already
         self._context.opened(document.uri)
         if self.settings.next_edit:
             self.next_edits.opened(document)
@@ -292,12 +292,12 @@ class SuggestionServer(LanguageServer):
         self._timers[uri] = asyncio.get_running_loop().call_later(seconds, lambda: self._spawn(self._rest(uri)))
 
     def _look_again(self) -> None:
-        """Look up context again: while the workspace was being read, the best of it may have been missing."""
+        """Look up context again for all open documents, because the workspace has been indexed since."""
         for uri in self.protocol.documents:
             self._pause(uri, 0)
 
     async def _rest(self, uri: str) -> None:
-        """Look up context in a pause, and have the engine read the new part."""
+        """Look up context in a typing pause, and have the engine evaluate the changed prompt."""
         session = self.sessions.get(uri)
         if session is None or self.completable(uri) is None:
             return  # the first request has the cursor's position
@@ -320,7 +320,7 @@ class SuggestionServer(LanguageServer):
             self.tally.model = f"{model}{self._completer.model_suffix}"
 
     def _trouble(self, line: str) -> None:
-        self.tally.trouble, self.tally.model = line, ""  # the engine may be another one
+        self.tally.trouble, self.tally.model = line, ""  # the next engine may have another model
         if line:
             self._warn(line)
         self.show_status()

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 from localdflash.code.context.denied import Refusal
 from localdflash.lsp.document import Document
 
-MAX_LINE_CHARS = 5_000  # characters: what has longer ones was not written by hand
+MAX_LINE_CHARS = 5_000  # a file with a longer line is taken for generated
 StatusKind = Literal["Normal", "Error", "Inactive"]
 
 
@@ -23,8 +23,8 @@ class Tally:
     """Counts of suggestions. Each counts once, however often it is shown or in however many parts it is accepted."""
 
     model: str = ""
-    trouble: str = ""  # why there is nothing to suggest
-    silent: str = ""  # why there is nothing to suggest in the newest request's document
+    trouble: str = ""  # error of the engine or its connection
+    silent: str = ""  # why the newest request's document gets no suggestions
     tau: float | None = None  # of the last generation
     tokens_per_second: float | None = None
     _offered: dict[str, SuggestedPlace] = field(default_factory=dict)

@@ -40,7 +40,7 @@ class _TrackedDocument:
 
 
 class NextEdits:
-    """Next edits of a client's documents. `allowed`: whether a document may be read."""
+    """Next-edit proposals for a client's documents. `allowed(uri)`: whether the document may get suggestions."""
 
     def __init__(self, send: Send, spawn: Spawn, allowed: Callable[[str], bool]) -> None:
         self._send, self._spawn, self._allowed = send, spawn, allowed

@@ -34,7 +34,7 @@ class DocumentProtocol(LanguageServerProtocol):
 
     def __init__(self, server: LanguageServer, converter: Any) -> None:
         super().__init__(server, converter)
-        # cattrs would make "5" of 5 and "None" of null where a text is wanted, and 1 of true or "1".
+        # cattrs would convert 5 to "5" and null to "None" for a str field, and true or "1" to 1 for an int field.
         converter.register_structure_hook(str, _text)
         converter.register_structure_hook(int, _whole_number)
         self.exit_code: int | None = None
@@ -53,7 +53,7 @@ class DocumentProtocol(LanguageServerProtocol):
         elif isinstance(message, dict):
             self._dispatch(message)
         else:
-            self.refuse(None, INVALID_REQUEST, "not a message of JSON-RPC 2.0, or a batch, which LSP has not")
+            self.refuse(None, INVALID_REQUEST, "expected a JSON-RPC 2.0 message, not a batch")
 
     def _dispatch(self, message: Json) -> None:
         key, method = message.get("id"), message.get("method")
@@ -105,7 +105,7 @@ class DocumentProtocol(LanguageServerProtocol):
             self.lost(method, _uris(message.get("params")))
 
     def _on_cancel(self, params: object) -> None:
-        """Cancel only the client's own requests: pygls keeps ours to the client in the same table."""
+        """Cancel only requests of the client: pygls keeps the server's own requests in the same table."""
         match params:
             case {"id": int(key) | str(key)} if key in self._request_futures and key not in self._result_types:
                 self._handle_cancel_notification(key)
@@ -116,7 +116,7 @@ class DocumentProtocol(LanguageServerProtocol):
         if structured := self._structured("", message, self.log):
             self.handle_message(structured)
         elif future := self._request_futures.pop(key, None):
-            future.set_exception(JsonRpcException("the client's answer makes no sense"))
+            future.set_exception(JsonRpcException("the client's response is invalid"))
 
     def _knows(self, method: str, *, request: bool) -> bool:
         if method not in self.fm.builtin_features and method not in self.fm.features:
@@ -142,7 +142,7 @@ class DocumentProtocol(LanguageServerProtocol):
 
     @lsp_method(types.TEXT_DOCUMENT_DID_OPEN)
     def lsp_text_document__did_open(self, params: types.DidOpenTextDocumentParams) -> None:
-        """Open a document; the client's text counts, even if it was open already."""
+        """Open a document, or replace an open one; drop it if it is too large."""
         item = params.text_document
         if len(item.text) > MAX_DOCUMENT_CHARS:
             self._forget(item.uri, "it is too large for completions")
@@ -168,7 +168,7 @@ class DocumentProtocol(LanguageServerProtocol):
             try:
                 if old or new:
                     self.on_change(document, first_line, old, new)
-            except Exception as error:  # a listener's: the text comes first, and the changes behind this one count
+            except Exception as error:  # from `on_change`: apply the other changes first
                 failed = error
         if failed:
             raise failed

@@ -18,7 +18,7 @@ from localdflash.code.context.index import Workspace
 from localdflash.lsp.document import Document, line_feeds
 from localdflash.text.syntax import language_of
 
-MAX_REPLACED_TEXTS = 8  # texts that edits took away, as drafts
+MAX_REPLACED_TEXTS = 8  # texts that edits removed, sent for prompt-lookup drafts
 CELL_SCHEME = "vscode-notebook-cell"  # the scheme of a cell's URI: the path is the notebook's, the fragment its own
 MAX_NEIGHBOURS = 8  # open files that are looked through
 
@@ -69,7 +69,7 @@ class EditorContext:
         }
 
     def opened(self, uri: str) -> None:
-        """Handle that a document was opened; the file on disk may be new, too."""
+        """Handle that a document was opened, and index its file again."""
         self._used(uri)
         self.saved(uri)
 
@@ -80,7 +80,7 @@ class EditorContext:
             self._edits.changed(self._name(document.uri), line, old, new, time.monotonic())
 
     def saved(self, uri: str) -> None:
-        """Handle that a file was written."""
+        """Index a file again after it was saved."""
         if path := path_of(uri):
             self._workspace.refresh(path)
 

@@ -25,11 +25,11 @@ from localdflash.lsp.suggestions import (
 from localdflash.lsp.typing_pace import TypingPace
 
 MAX_ANSWER_TOKENS = 96  # tokens of an answer
-MIN_TOKEN_PROBABILITY = 0.25  # of two tokens in a row: an automatic answer ends before them
+MIN_TOKEN_PROBABILITY = 0.25  # an automatic answer ends before two tokens in a row below this
 MANUAL_CHOICES, MANUAL_SECONDS = 3, 3.0  # suggestions requested by hand, and their time limit
 MAX_TYPED_CHARS = 2_000  # characters behind an anchor: the engine has them in its cache, but each request sends them
 MAX_PREFIX_CHARS, MAX_SUFFIX_CHARS = 16_000, 16_000  # characters; the engine cuts them to its budget of tokens
-MIN_DOCUMENT_CHARS = 10  # characters before the cursor of a document that there is something to say of
+MIN_DOCUMENT_CHARS = 10  # a shorter document gets no automatic suggestions
 MAX_DRAFT_CHARS = 4_000  # characters of the text after the cursor that drafts may be copied from
 
 Describe = Callable[[str], dict[str, Any]]  # uri -> path, language, context, copies and document of a request
@@ -37,14 +37,14 @@ Describe = Callable[[str], dict[str, Any]]  # uri -> path, language, context, co
 
 @dataclass(frozen=True)
 class Cursor:
-    """Request for suggestions, `manual`: by hand. `closed`: closers of the editor between `before` and `after`."""
+    """Request for suggestions; `manual`: by the user. `closed`: closers that the editor added after `before`."""
 
     before: str
     after: str
     manual: bool
     current: Callable[[], bool]  # whether nothing has changed since
-    deadline: float = 0.35  # seconds after which a part of an answer is better than none
-    grows: bool = False  # the client gets later text: whole lines are an answer
+    deadline: float = 0.35  # seconds after which an incomplete answer is returned
+    grows: bool = False  # the client accepts updates: the first whole lines are returned at once
     closed: str = ""
 
 
@@ -87,11 +87,11 @@ class Session:
         self._anchor: Anchor | None = None
         self._typed = self._closed = ""
         self._turn = 0
-        self._left_over = ""  # of the suggestion that was last refused
-        self._offered = ""  # what was typed when something was shown last
-        self._choices: Sequence[Suggestion] = ()  # what the user chooses from
-        self.silence = ""  # why the last request of a user got nothing
-        self._dismissed: tuple[Anchor, str] | None = None  # what is not to come again, from its spot on
+        self._left_over = ""  # rest of the suggestion that the user last typed over or dismissed
+        self._offered = ""  # value of `_typed` when a suggestion was last shown
+        self._choices: Sequence[Suggestion] = ()  # suggestions of the last manual request
+        self.silence = ""  # why the last manual request got no suggestion
+        self._dismissed: tuple[Anchor, str] | None = None  # anchor and text of a dismissed suggestion
 
     async def offers(self, cursor: Cursor) -> list[SuggestionOffer]:
         """Return what to show; [] if a newer request came meanwhile, or the text changed."""
@@ -103,7 +103,7 @@ class Session:
         try:
             return await self._offers(cursor, current)
         except asyncio.CancelledError:
-            if current():  # the client takes its newest request back, and nobody typed
+            if current():  # the client cancelled its newest request, and the text is unchanged
                 self._begin()
                 if not (self.shown and self.shown.rest(self._typed)):
                     self._stop()
@@ -154,7 +154,7 @@ class Session:
             self._typed = typed
         shown = self.shown
         rest = None if shown is None or typed is None else shown.rest(typed)
-        if shown and rest is None and typed is not None:  # another one of those to choose from was taken
+        if shown and rest is None and typed is not None:  # the user accepted another suggestion of a manual request
             shown = next((one for one in self._choices if one.rest(typed)), shown)
             self.shown, rest = shown, shown.rest(typed)
         if shown and rest is None:
@@ -170,7 +170,7 @@ class Session:
         return typed[len(before) :]
 
     def dismiss(self, name: str) -> None:
-        """Drop the shown suggestion, if the user dismissed it: clients also report those that they drop at a key."""
+        """Drop a dismissed suggestion, unless text was typed since: clients also report suggestions hidden by a key."""
         if self.shown and self.shown.name == name and self._typed == self._offered:
             self._dismissed = (self.shown.anchor, self.shown.typed + self.shown.text)
             self._pace.refused(dismissed=True)
@@ -178,7 +178,7 @@ class Session:
             self._stop()
 
     def rest(self, new_context: bool) -> None:
-        """Move the anchor nearer to the cursor in a pause, and have the engine read the new part."""
+        """In a typing pause, move a distant anchor to the cursor's line, and have the engine read a changed prompt."""
         showing = self.shown and self.shown.rest(self._typed)
         if self._anchor is None or showing or self._generator.busy:
             return
@@ -229,7 +229,7 @@ class Session:
                 self._stop()
 
     async def _still(self, current: Callable[[], bool]) -> bool:
-        """Wait as long as another key is likely; return whether none came."""
+        """Wait while another key is likely; return whether the request is still current."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._pace.delay(loop.time())
         while current() and (left := until - loop.time()) > 0:
@@ -256,7 +256,7 @@ class Session:
     async def _text(
         self, suggestion: Suggestion, typed: str, cursor: Cursor, current: Callable[[], bool]
     ) -> str | None:
-        """Wait for a suggestion to grow and return what can be shown; None if it disagrees with the typed text."""
+        """Wait for text to show and return it; None if none will come or it disagrees with `typed`, "" if obsolete."""
         loop = asyncio.get_running_loop()
         until = loop.time() + cursor.deadline
         while current():
@@ -320,7 +320,7 @@ class Session:
     def _body(self, anchor: Anchor, typed: str) -> dict[str, Any]:
         prefix, first_line = _tail(anchor.before)
         body = self._describe(self.uri)
-        closed = self._closed if typed == self._typed else ""  # ahead, a text has closed it
+        closed = self._closed if typed == self._typed else ""  # if generated ahead, the suggestion has closed it
         copies = [self._left_over, anchor.after[:MAX_DRAFT_CHARS], *body.pop("copies")]
         return body | {
             "prefix": prefix,
@@ -343,13 +343,13 @@ def _why_silent(requested: Sequence[Suggestion]) -> str:
 
 
 def should_request(cursor: Cursor) -> bool:
-    """Return whether an automatic suggestion makes sense: not within a word, not in an empty document."""
+    """Return whether to request a suggestion: not before a word character, not in a document of few characters."""
     word = cursor.after[:1].isalnum() or cursor.after[:1] == "_"
     return not word and len(cursor.before) + len(cursor.after) >= MIN_DOCUMENT_CHARS
 
 
 def _tail(before: str) -> tuple[str, int]:
-    """Return the last lines of a text, and the number of the first."""
+    """Return the last MAX_PREFIX_CHARS, from a line start, and the number of that line from 0."""
     if len(before) <= MAX_PREFIX_CHARS:
         return before, 0
     start = before.find("\n", len(before) - MAX_PREFIX_CHARS) + 1

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from localdflash.lsp.engine_completer import CompletionClient, Event
 
-STOPPED, FAILED = "stopped", "failed"  # end of a suggestion that became obsolete, or had no engine
-MAX_SUGGESTIONS = 256  # that are remembered
-MAX_CHARS = 16_000_000  # characters of their anchors, of which each has the whole document
+STOPPED, FAILED = "stopped", "failed"  # values of `Suggestion.ended`: obsolete; the engine failed
+MAX_SUGGESTIONS = 256  # per document
+MAX_CHARS = 16_000_000  # of the distinct anchors; each holds its whole document
 
 _names = count(1)
 
@@ -45,7 +45,7 @@ class Suggestion:
         return "" if not self.ended and typed.startswith(whole) else None
 
     def cut_off(self, reason: str) -> None:
-        """Drop the last line: the generation ended before the text did."""
+        """Drop the incomplete last line, and end a growing suggestion with `reason`."""
         if not self.ended:
             self.text, self.ended = whole_lines(self.text), reason
 
@@ -71,7 +71,7 @@ class NewestSuggestions:
             self._newest.popleft()
 
     def find(self, anchor: Anchor, typed: str) -> Suggestion | None:
-        """Return the suggestion that answers: of those requested latest in the text, the newest."""
+        """Return the suggestion that fits `typed`: that with the longest own typed text, and of equals the newest."""
         answering = (one for one in reversed(self._newest) if one.anchor == anchor and one.answers(typed))
         return max(answering, key=lambda found: len(found.typed), default=None)
 
@@ -97,13 +97,13 @@ def between(text: str, anchor: Anchor) -> str | None:
     return text[len(anchor.before) : end]
 
 
-CANCELLED = "cancelled"  # how an answer ends that the engine gave up for somebody else
+CANCELLED = "cancelled"  # `finish` of an answer that the engine stopped for another client
 
 
 class Generator:
     """Runner of generations; starting another one stops the running one.
 
-    `beat` is called at every start, growth and end, `begun` with the time to first token, `ended` with the last event.
+    `beat` is called at each start, event and end, `begun` with the TTFT in seconds, `ended` with the last event.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Generator:
         self._task: asyncio.Task[None] | None = None
         self._alone = asyncio.Lock()  # a stopped request's connection is closed before another one is made
         self.growing: Sequence[Suggestion] = ()
-        self.uri = ""  # of the document that it is for
+        self.uri = ""  # document of the newest generation
 
     def start(self, uri: str, body: Mapping[str, object], suggestions: Sequence[Suggestion] = ()) -> None:
         """Request one suggestion for each choice. With none, the engine only reads the prompt."""
@@ -156,7 +156,7 @@ class Generator:
                     self._take(event, suggestions)
                     self._beat()
         finally:
-            for suggestion in suggestions:  # those that neither came to their end nor were stopped
+            for suggestion in suggestions:  # only those without an end yet
                 suggestion.cut_off(FAILED)
             self._beat()
 

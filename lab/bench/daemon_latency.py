@@ -20,9 +20,9 @@ from localdflash.lab.bench.prompt_set import BenchPrompt, load
 from localdflash.lab.bench.spread import percentile, spread
 from localdflash.server.client import Client
 
-BLOCK = 10  # completions in a row, with the chat or without
-TOKENS = 32
-PAUSE = 0.05  # seconds between two completions: fast typing
+COMPLETIONS_PER_BLOCK = 10  # with a streaming chat or without
+COMPLETION_TOKENS = 32
+PAUSE_SECONDS = 0.05  # between two completions: fast typing
 CANCELS, ROUND_TRIPS = 100, 500
 CHAT_TOKENS = 400
 QUESTION = "Write a Python class for a queue with push, pop, peek, a length and an iterator. Version {}."
@@ -44,7 +44,7 @@ class CompletionTimes:
 
 
 def run(client: Client, completions: int, count: CountItems) -> dict[str, Any]:
-    """Measure the daemon behind `client` with that many completions of each kind; few completions shorten all parts."""
+    """Measure the daemon with `completions` alone and as many next to a chat; a small number shortens all parts."""
     prompts = [prompt for prompt in load() if prompt.category in ("fim_block", "fim_line")]
     warm, alone, next_to_chat, steps = (
         CompletionTimes("warm"),
@@ -52,10 +52,10 @@ def run(client: Client, completions: int, count: CountItems) -> dict[str, Any]:
         CompletionTimes("beside"),
         list[float](),
     )
-    for number, prompt in enumerate(prompts[: min(BLOCK, completions)]):
+    for number, prompt in enumerate(prompts[: min(COMPLETIONS_PER_BLOCK, completions)]):
         _complete(client, prompt, number, warm)
-    for block, start in enumerate(range(0, completions, BLOCK)):
-        numbers = range(start, min(start + BLOCK, completions))
+    for block, start in enumerate(range(0, completions, COMPLETIONS_PER_BLOCK)):
+        numbers = range(start, min(start + COMPLETIONS_PER_BLOCK, completions))
         for series in (alone, next_to_chat) if block % 2 else (next_to_chat, alone):
             with _streaming_chat(client, steps) if series is next_to_chat else nullcontext():
                 for number in numbers:
@@ -75,15 +75,15 @@ def run(client: Client, completions: int, count: CountItems) -> dict[str, Any]:
 
 
 def _complete(client: Client, prompt: BenchPrompt, number: int, series: CompletionTimes) -> None:
-    """Time one completion, whose prompt has a unique beginning, so that no cache has it."""
+    """Add the times of one completion to `series`. Its prompt begins uniquely, so that no KV cache has it."""
     body = {
         "input_prefix": f"# {series.name} {number}\n{prompt.prefix}",
         "input_suffix": prompt.suffix,
-        "n_predict": TOKENS,
+        "n_predict": COMPLETION_TOKENS,
         "temperature": 0,
         "stream": True,
     }
-    time.sleep(PAUSE)
+    time.sleep(PAUSE_SECONDS)
     began, first = time.perf_counter(), 0.0
     for event in client.stream("/infill", body):
         first = first or time.perf_counter() - began
@@ -95,7 +95,7 @@ def _complete(client: Client, prompt: BenchPrompt, number: int, series: Completi
 
 @contextmanager
 def _streaming_chat(client: Client, steps: list[float]) -> Iterator[None]:
-    """Stream a chat without pauses in a thread; record the times of its steps."""
+    """Stream chats in a thread until the context exits; append the milliseconds of their steps to `steps`."""
     stop, started = threading.Event(), threading.Event()
 
     def talk() -> None:

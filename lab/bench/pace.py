@@ -8,7 +8,7 @@ from localdflash.engine.generate import Request, generate
 from localdflash.engine.pair import Pair
 
 PACE_TOKENS = 16  # tokens of one prompt in each mode, from which the duration of the run is estimated
-MIN_LIMIT_FOR_OTHERS = 4  # prompts of each category from which other backends are measured too
+MIN_LIMIT_FOR_OTHERS = 4  # with fewer prompts of each category, other backends are not measured
 TOKENS_PER_LIMIT = 16  # maximum tokens of an answer, for each prompt that `--limit` allows
 MAX_LIMIT_FOR_TOKENS = 9  # beyond it answers have their full length
 

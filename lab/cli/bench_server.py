@@ -1,4 +1,4 @@
-"""`localdflash bench server`: latency of the shared engine as its clients see it."""
+"""`localdflash bench server`: latency of the daemon as its clients see it."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ def command(ctx: click.Context, /, limit: int | None, json_file: Path | None, **
     from localdflash.lab.bench.daemon_latency import run
 
     check_outputs(json_file)
-    client = connect_own_engine(ctx, options, None if options["pair"] else "chat")  # a given pair answers everything
+    client = connect_own_engine(ctx, options, None if options["pair"] else "chat")  # a given pair serves both roles
     with BenchProgress() as progress:
         result = run(client, limit or COMPLETIONS, progress.count)
     result_file.write(json_file, result)

@@ -3,17 +3,17 @@
 import sys
 import time
 
-LINE_SECONDS = 9.0  # between lines that are not on a terminal
+LINE_SECONDS = 9.0  # between two lines if stderr is not a terminal
 
 
 class ProgressLine:
-    """A `Reporter` that writes to stderr."""
+    """Progress reporter that writes to stderr."""
 
     def __init__(self) -> None:
         self._shown, self._open = -LINE_SECONDS, False
 
     def move(self, share: float, text: str) -> None:
-        """Show a bar for a share from 0 to 1, with a text."""
+        """Show a bar for a share from 0 to 1, with a text; off a terminal, only every LINE_SECONDS."""
         terminal = sys.stderr.isatty()
         now = time.monotonic()
         if not terminal and now - self._shown < LINE_SECONDS:

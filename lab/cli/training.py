@@ -33,7 +33,7 @@ def target_of(folder: Path) -> Path:
 
 
 def block_numbers(taps: str) -> tuple[int, ...]:
-    """Parse comma-separated block numbers; UsageError if malformed."""
+    """Parse `--taps`, comma-separated numbers of transformer layers; UsageError if malformed."""
     if not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", taps):
         raise UsageError(f"--taps {taps!r}: expected block numbers with commas, for example 1,3,4")
     return tuple(int(tap) for tap in taps.split(","))

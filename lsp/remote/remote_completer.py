@@ -89,7 +89,7 @@ class ServerProbe:
         """
         status, data = await self._connection.answer("GET" if body is None else "POST", target, body)
         if status in DENIED_STATUSES and target.startswith("/v1/"):
-            raise self._no_key()
+            raise self._key_error()
         if status == 503:
             raise EngineDisconnect(f"{self.address.place} has no model ready: {refusal(data, status)}")
         with suppress(LocaldflashError):
@@ -103,7 +103,7 @@ class ServerProbe:
         answer = await self.request(COMPLETIONS, {**body, **LOGPROBS}) or await self.request(COMPLETIONS, body)
         return ProbeAnswer(answer) if answer else None
 
-    def _no_key(self) -> UsageError:
+    def _key_error(self) -> UsageError:
         """Return the error about the missing or wrong key."""
         if self.address.key:
             return UsageError(f"{self.address.place} refuses the key that [server] key_file names")
@@ -163,7 +163,7 @@ async def _detect_infill(probe: ServerProbe, name: str, *, is_only: bool) -> tup
         if with_suffix is None or alone is None or with_suffix - alone >= MIN_SUFFIX_TOKENS:
             return None, answer.has_logprobs
     for form in FORMATS.values() if is_only else ():
-        if form.markers and not form.model_name:  # as `detect`
+        if form.markers and not form.model_name:  # formats that any model may have, as in `detect`
             tokens = [*form.markers, *([form.telltale] if form.telltale else [])]
             answer = await probe.request_token(name, "".join(tokens))
             if answer and answer.prompt_tokens is not None and _are_tokens(tokens, answer.prompt_tokens):

@@ -22,7 +22,7 @@ from localdflash.text.syntax import language_of
 
 COMPLETIONS, MODELS = "/v1/completions", "/v1/models"
 LOGPROBS = {"logprobs": 1, "n_probs": 1}  # OpenAI's and llama-server's names
-RECHECK_SECONDS = 5.0  # a server cannot be restarted with another model in less
+RECHECK_SECONDS = 5.0  # shorter than a restart with another model takes
 VARIED_TEMPERATURE = 0.8  # temperature of all texts of a position but the first
 Fields = dict[str, object]
 
@@ -165,7 +165,7 @@ async def _events(
     finish = ending.reason or ("length" if finish == "length" else "stop")
     end: Event = {"index": index, "text": "", "finish": finish, "tokens": tokens}
     if took := time.monotonic() - began:
-        end["timings"] = {"predicted_per_second": tokens / took}  # with what the prompt took: only that is known here
+        end["timings"] = {"predicted_per_second": tokens / took}  # includes the time for the prompt
     yield end
 
 

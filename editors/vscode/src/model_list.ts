@@ -1,4 +1,4 @@
-/** What `localdflash models list --json` prints, as entries of a list. No editor in here: it is tested without one. */
+/** Parser of `localdflash models list --json`. Imports no `vscode`, so that tests need no editor. */
 
 export interface Model {
     /** The id. */
@@ -8,7 +8,7 @@ export interface Model {
     missing: boolean;
 }
 
-/** The models that something runs here, those on this machine first. Throws where the text is something else. */
+/** Return the models that a backend here can run, downloaded ones first. Throws if `json` is no JSON array. */
 export function listed(json: string): Model[] {
     const models: Model[] = [];
     for (const entry of JSON.parse(json) as Record<string, unknown>[]) {

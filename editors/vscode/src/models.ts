@@ -7,7 +7,7 @@ import * as vscode from 'vscode';
 import { listed, type Model } from './model_list';
 import * as settings from './settings';
 
-const PATIENCE = 30_000; // milliseconds: Python's imports from a cold disk
+const LIST_TIMEOUT_MS = 30_000; // Python's imports from a cold disk take seconds
 
 interface Choice extends vscode.QuickPickItem {
     /** The setting's new value; undefined asks for a file. */
@@ -45,10 +45,10 @@ async function choices(log: vscode.LogOutputChannel): Promise<Choice[]> {
     return items.map((item) => (item.pair === now ? { ...item, label: `$(check) ${item.label}` } : item));
 }
 
-/** None where the program cannot be asked: a file can be chosen all the same, and the server says what is wrong. */
+/** Return the listed models; [] with a line in the log if the program fails, as a file can still be chosen. */
 async function models(log: vscode.LogOutputChannel): Promise<Model[]> {
     try {
-        const options = { cwd: homedir(), timeout: PATIENCE, maxBuffer: 16_000_000 };
+        const options = { cwd: homedir(), timeout: LIST_TIMEOUT_MS, maxBuffer: 16_000_000 };
         const { stdout } = await promisify(execFile)(settings.launch().command, ['models', 'list', '--json'], options);
         return listed(stdout);
     } catch (error) {
@@ -62,7 +62,7 @@ async function file(): Promise<string | undefined> {
     return found?.[0]?.fsPath;
 }
 
-/** The command stands ready in a terminal: what is fetched from the network is for the user to begin. */
+/** Offer a terminal with the download command typed but not run: the user starts every download. */
 async function download(id: string): Promise<void> {
     const said = `localdflash: ${id} is not on this machine yet.`;
     const open = 'Download in a Terminal';

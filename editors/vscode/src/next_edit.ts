@@ -1,4 +1,4 @@
-/** What is proposed as the next edit, and whether it may be seen. No editor in here: it is tested without one. */
+/** State of the next-edit proposal, and whether it is shown. Imports no `vscode`, so that tests need no editor. */
 
 export interface Place {
     line: number;
@@ -11,7 +11,7 @@ export interface NextEdit {
     edit: { range: { start: Place; end: Place }; newText: string };
 }
 
-/** Where the user is. */
+/** The cursor's position in a version of a document. */
 export interface Cursor {
     uri: string;
     version: number;
@@ -46,7 +46,7 @@ export class NextEditState {
         this.completed = undefined;
     }
 
-    /** A change of its document takes a proposal back for good. */
+    /** Drop the proposal if its document has another version now. */
     changed(uri: string, version: number): void {
         const about = this.proposed?.textDocument;
         if (about?.uri === uri && about.version !== version) {
@@ -62,7 +62,7 @@ export class NextEditState {
         return this.completed && isSame(this.completed, cursor) ? 'hidden' : 'shown';
     }
 
-    /** What Tab does: the first one goes there, the second, or the first from there, accepts. */
+    /** Return the effect of Tab: accept if the cursor is in the proposal's range, else go to the range. */
     step(cursor: Cursor | undefined): 'nothing' | 'go' | 'accept' {
         if (!cursor || !this.proposed || this.showing(cursor) !== 'shown') {
             return 'nothing';

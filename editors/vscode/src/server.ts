@@ -10,7 +10,7 @@ import type { NextEditView } from './next_edit_view';
 import * as settings from './settings';
 import { Endings, UNKNOWN, type State, type Status } from './state';
 
-const PATIENCE = 30_000; // milliseconds for the handshake: Python's imports from a cold disk
+const HANDSHAKE_TIMEOUT_MS = 30_000; // Python's imports from a cold disk take seconds
 const FAREWELL = 2_000; // milliseconds to end in
 
 export class Server implements vscode.Disposable {
@@ -68,7 +68,7 @@ export class Server implements vscode.Disposable {
         this.nextEdit.listen(client);
         client.onNotification('didChangeStatus', (status: Status) => this.update(client, status));
         try {
-            await within(PATIENCE, client.start());
+            await within(HANDSHAKE_TIMEOUT_MS, client.start());
             this.become({ is: 'running', status: UNKNOWN });
             this.update(client, await client.sendRequest<Status>('localdflash/status', {}));
         } catch (error) {

@@ -1,4 +1,4 @@
-/** Silence for a while: no completions that nobody asks for, in this window. */
+/** Snooze: no automatic completions in this window for some minutes. */
 
 import * as vscode from 'vscode';
 
@@ -10,12 +10,12 @@ export class Snooze implements vscode.Disposable {
     private timer: NodeJS.Timeout | undefined;
     private end: Date | undefined;
 
-    /** When it ends; undefined while there is none. */
+    /** The end of the snooze; undefined if not snoozing. */
     get until(): Date | undefined {
         return this.end;
     }
 
-    /** Ask for how long, and begin. */
+    /** Ask the user for a duration, and begin the snooze. */
     async begin(): Promise<void> {
         const items = MINUTES.map((minutes) => ({ label: `${minutes} minutes`, minutes }));
         const chosen = await vscode.window.showQuickPick(items, { title: 'No completions for' });

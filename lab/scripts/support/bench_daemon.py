@@ -23,19 +23,19 @@ def is_ready() -> bool:
     try:
         client = find()
         return client is not None and client.health().get("status") == "ok"
-    except EngineDisconnect:  # between the two
+    except EngineDisconnect:  # the daemon exited after `find`
         return False
 
 
 @contextmanager
 def client() -> Iterator[Client]:
-    """Yield a client of the daemon, even if the daemon does not answer."""
+    """Yield a client of the daemon without checking that the daemon answers."""
     yield Client(Address(paths.engine_socket()))
 
 
 @contextmanager
 def running(*command: str) -> Iterator[Path]:
-    """Run an engine with a new LOCALDFLASH_HOME, which is in the environment until the engine is killed at the end."""
+    """Run a daemon in a new LOCALDFLASH_HOME, yield that folder once the daemon is ready, and kill it at the end."""
     with (
         tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as home,
         patch.dict(os.environ, LOCALDFLASH_HOME=home),
@@ -52,5 +52,5 @@ def until(condition: Callable[[], object], seconds: float = 60) -> None:
     """Wait for a condition; fail if it does not come true."""
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
+        assert time.monotonic() < end, f"the condition did not become true within {seconds} s"
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Answers without a server, with which tests and the soak compare the daemon's answers."""
+"""Answers without a server, to which tests and the soak compare the daemon's answers."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from localdflash.text.stream import AnswerText
 
 
 class DirectAnswer(NamedTuple):
-    """Text and token ids of an answer, and why it ended: "stop", "length", "context", or what its ending says."""
+    """Text and token ids of an answer, and why it ended: "stop", "length", "context", or the reason of its `ending`."""
 
     text: str
     ids: list[int]

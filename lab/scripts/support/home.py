@@ -17,7 +17,7 @@ from localdflash.server.spawn import stop
 @contextmanager
 def home_with(*pairs: str) -> Iterator[Path]:
     """Set a new LOCALDFLASH_HOME with these pairs; stop its daemon at the end."""
-    with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as top:  # short: a socket lies in it
+    with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as top:  # a Unix socket's path must be short
         lend_models(Path(top), *pairs)
         with patch.dict(os.environ, LOCALDFLASH_HOME=top):
             try:

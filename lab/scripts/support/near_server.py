@@ -52,7 +52,7 @@ class _Server(SuggestionServer):
 
 
 class NearServer(LanguageServer):
-    """Editor's side; messages of each side are handled by the other in its turn of the loop."""
+    """Editor's side of a server in this process; each message is handled in a later turn of the event loop."""
 
     def __init__(self, completion_client: CompletionClient, on_notification: Callable[[str, Any], None]) -> None:
         self._on_notification, self._open, self._number, self._exit_reason = on_notification, {}, 0, ""

@@ -1,9 +1,9 @@
---- What differs between Neovim 0.10 and later ones.
+--- Functions whose API differs between Neovim 0.10 and later versions.
 local M = {}
 
 local NEW = vim.fn.has('nvim-0.11') == 1
 
---- A method of a client: client:name(...), which 0.10 calls without the client.
+--- Call the method `name` of an LSP client; Neovim 0.10 does not pass the client as the first argument.
 function M.call(client, name, ...)
   if NEW then
     return client[name](client, ...)
@@ -11,7 +11,7 @@ function M.call(client, name, ...)
   return client[name](...)
 end
 
---- The byte column of an LSP column; a column beyond the line is the line's end.
+--- Return the byte column of an LSP column; the line's length if the column is beyond its end.
 ---@param line string
 ---@param units integer
 ---@param encoding string
@@ -26,7 +26,7 @@ function M.byte_column(line, units, encoding)
   return found and column or #line
 end
 
---- The length of a text in UTF-16 units.
+--- Return the length of a text in UTF-16 units.
 ---@param text string
 function M.utf16_length(text)
   if NEW then

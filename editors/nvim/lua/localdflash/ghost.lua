@@ -8,10 +8,10 @@ local SCROLLS = vim.fn.has('nvim-0.11') == 1
 ---@type integer? the buffer that has a ghost text
 local shown
 
---- Called when a ghost text has come or gone.
+--- Called after the ghost text was shown or hidden.
 M.on_change = function() end
 
---- A text with its tabs as spaces, as it looks from a screen column on.
+--- Return a text that begins at a screen column with its tabs expanded to spaces.
 local function expanded(text, column, tabstop)
   if not text:find('\t', 1, true) then
     return text
@@ -29,7 +29,7 @@ local function expanded(text, column, tabstop)
   return table.concat(parts)
 end
 
---- Scroll as far as `count` lines below the cursor's need, and leave its own on the screen.
+--- Scroll so that `count` virtual lines below the cursor are visible; the cursor's line stays on the screen.
 local function make_room(row, count)
   local info = vim.fn.getwininfo(api.nvim_get_current_win())[1]
   local room = info.height - info.winbar - count
@@ -43,11 +43,11 @@ local function make_room(row, count)
   end
 end
 
---- Show `text` at the cursor, which is in `buf`, in place of what is shown.
+--- Show `text` at the cursor, which is in `buf`; replaces the ghost text shown before.
 ---@param buf integer
 ---@param text string
----@param closed integer bytes after the cursor that it has again
----@param count string? which of how many it is
+---@param closed integer bytes after the cursor that `text` contains too
+---@param count string? label such as the suggestion's number of all
 function M.show(buf, text, closed, count)
   M.hide()
   local cursor = api.nvim_win_get_cursor(0)
@@ -60,7 +60,7 @@ function M.show(buf, text, closed, count)
     return { { expanded(line, 0, tabstop), 'LocaldflashSuggestion' } }
   end, lines)
   local head = { { first, 'LocaldflashSuggestion' } }
-  -- Text after the cursor goes to the end of the last line, or goes, as it will when the suggestion is accepted.
+  -- Draw the line as after acceptance: text after the cursor moves to the last line's end, without `closed` bytes.
   local moves = closed > 0 or (#below > 0 and after:find('%S') ~= nil)
   if moves then
     local width = api.nvim_strwidth(expanded(after, vim.fn.virtcol('.') - 1, tabstop))

@@ -1,7 +1,7 @@
---- Keeps a buffer's changes coming while no server is attached to it.
+--- Keep Neovim listening to a buffer's changes while no language server is attached to the buffer.
 ---
---- Where a buffer changes without any client, Neovim (0.10 to 0.12) stops listening to it for good, and a server that
---- comes later is told of no change. A client that is attached but never gets beyond its start prevents that.
+--- If a buffer changes while it has no client, Neovim (0.10 to 0.12) never listens to it again, so a server attached
+--- later receives no changes. An attached client whose `initialize` request is never answered prevents that.
 local M = {}
 
 ---@type integer?
@@ -26,7 +26,7 @@ local function transport(dispatchers)
   }
 end
 
---- Call before a server is attached to the buffer.
+--- Attach the keeper client to a buffer; call it before a server is attached.
 ---@param buf integer
 function M.keep(buf)
   if id and vim.lsp.get_client_by_id(id) then

@@ -1,4 +1,4 @@
---- Keys that act on a suggestion and otherwise do what they did before.
+--- Keys that act on a visible suggestion, and otherwise run the mapping that they had before.
 local clients = require('localdflash.clients')
 local config = require('localdflash.config')
 
@@ -6,13 +6,13 @@ local api = vim.api
 local M = {}
 
 local MARK = 'localdflash: '
-local ALWAYS = { next = true, previous = true } -- they ask for suggestions where none is visible
+local ALWAYS = { next = true, previous = true } -- request suggestions if none is visible
 
 local function feed(keys, mode)
   api.nvim_feedkeys(api.nvim_replace_termcodes(keys, true, true, true), mode .. 'i', false)
 end
 
---- The mapping of a key as the buffer had it, or as it is for all buffers by now.
+--- Return the buffer's earlier mapping of a key, else the current global mapping; nil if there is none.
 local function earlier(lhs, saved)
   if saved then
     return saved
@@ -25,7 +25,7 @@ local function earlier(lhs, saved)
   end
 end
 
---- Do what the key did before.
+--- Run the earlier mapping of a key, or type the key if it had none.
 local function fall_back(lhs, saved)
   local mapping = earlier(lhs, saved)
   if not mapping then

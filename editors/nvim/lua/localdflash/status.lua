@@ -1,15 +1,15 @@
---- What the server last said of itself: for a status line, and in full.
+--- The last status that the server reported, as a status line or in full.
 local M = {}
 
 ---@type table
 local last = { kind = 'Inactive', message = '' }
 
---- A text of the server as the screen may show it.
+--- Return a text of the server with control characters made printable.
 local function plain(text)
   return vim.fn.strtrans(tostring(text))
 end
 
---- The model that answers; before the first answer there is none.
+--- Return the model that answered last, or `otherwise` before the first answer.
 local function model(otherwise)
   return last.model and last.model ~= '' and plain(last.model) or otherwise
 end
@@ -18,7 +18,7 @@ local function number(value, format)
   return type(value) == 'number' and format:format(value) or nil
 end
 
---- Take over what the server reports, and let status lines know (User LocaldflashStatus).
+--- Store a reported status, and fire the autocommand `User LocaldflashStatus`.
 function M.set(reported)
   last = reported
   vim.schedule(function()
@@ -27,7 +27,7 @@ function M.set(reported)
   end)
 end
 
---- Why there is nothing to see: of a buffer that has no server though it is a file, or what the server says.
+--- Return why the current buffer gets no suggestions: it has no server, or the server's message; nil if it does.
 local function silence()
   local clients = require('localdflash.clients')
   if not clients.enabled then
@@ -60,7 +60,7 @@ function M.line()
   return (table.concat(there, ' '):gsub('%%', '%%%%'))
 end
 
---- All of it.
+--- Return the whole status, a line for each value.
 ---@return string[]
 function M.lines()
   local message = last.message and last.message ~= '' and ', ' .. plain(last.message) or ''

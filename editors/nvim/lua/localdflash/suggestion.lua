@@ -1,9 +1,9 @@
---- A suggestion: one or several texts for a place in a buffer, and what of them is still to be typed.
+--- Suggestion: one or several texts (items) for a position in a buffer, and the part that is still to be typed.
 ---
---- An item's text begins where its range does, and so with what was typed before the request. The place is kept by an
---- extmark: edits above move it along. A suggestion agrees as long as what stands between the place and the cursor
---- begins it, over several lines too, and what follows the cursor is what followed it at first. A range may go on behind
---- the cursor: what the text closes again is replaced once all of it is accepted.
+--- An item's text begins at the start of its range, so it includes text typed before the request. An extmark at that
+--- start (`place`) follows edits above it. An item agrees while it begins with the text between `place` and the cursor,
+--- and the rest of the cursor's line is unchanged. A range may extend behind the cursor, over closing brackets that the
+--- item's text contains too (`closed`); they are replaced once the whole item is accepted.
 local compat = require('localdflash.compat')
 
 local api = vim.api
@@ -12,27 +12,27 @@ local NAMESPACE = api.nvim_create_namespace('localdflash.place')
 ---@class localdflash.Item
 ---@field raw table the server's item
 ---@field text string with line ends as buffers have them
----@field closed integer bytes behind the cursor that its text has again
+---@field closed integer bytes behind the cursor that `text` contains too
 
 ---@class localdflash.Suggestion
 ---@field buf integer
 ---@field client vim.lsp.Client
 ---@field items localdflash.Item[]
 ---@field index integer
----@field invoked boolean whether all the server has were asked for
----@field announced table<any, true> ids that the server knows to be shown
+---@field invoked boolean whether the user requested the suggestion by a key
+---@field announced table<any, true> ids that were reported to the server as shown
 ---@field private place integer
 ---@field private after string
 local Suggestion = {}
 Suggestion.__index = Suggestion
 
---- The row and byte column of the cursor, from 0.
+--- Return the row and byte column of the cursor, from 0.
 local function cursor()
   local place = api.nvim_win_get_cursor(0)
   return place[1] - 1, place[2]
 end
 
---- The byte column where an item begins, and the bytes behind the cursor that it replaces; nil for one elsewhere.
+--- Return an item's first byte column, and the bytes behind the cursor that it replaces; nil, 0 if it is elsewhere.
 local function extent(raw, row, column, line, encoding)
   local range = raw.range
   if not range then
@@ -46,7 +46,7 @@ local function extent(raw, row, column, line, encoding)
   return compat.byte_column(line, from.character, encoding), last - column
 end
 
---- A suggestion at the cursor, from the items of an answer; nil where none of them adds anything.
+--- Create a suggestion at the cursor from the items of an answer; nil if no item adds text.
 ---@return localdflash.Suggestion?
 function Suggestion.new(client, buf, items, invoked)
   local row, column = cursor()
@@ -81,7 +81,7 @@ function Suggestion.new(client, buf, items, invoked)
   }, Suggestion)
 end
 
---- What stands between the place and the cursor; nil where the suggestion cannot be meant any more.
+--- Return the text from `place` to the cursor; nil if the cursor is before it or the text behind the cursor changed.
 function Suggestion:typed()
   local place = api.nvim_buf_get_extmark_by_id(self.buf, NAMESPACE, self.place, {})
   local row, column = cursor()
@@ -95,7 +95,7 @@ function Suggestion:typed()
   return table.concat(api.nvim_buf_get_text(self.buf, place[1], place[2], row, column, {}), '\n')
 end
 
---- What is left of the current item; nil where it does not agree or nothing is left.
+--- Return the current item's text behind the cursor; nil if the item does not agree or nothing is left.
 function Suggestion:rest()
   local typed, text = self:typed(), self:item().text
   if typed and #text > #typed and vim.startswith(text, typed) then
@@ -103,7 +103,7 @@ function Suggestion:rest()
   end
 end
 
---- Forget the items that do not agree with what was typed. Whether the current one is still there.
+--- If the current item agrees with the typed text, drop the items that do not and return true; else return false.
 function Suggestion:follow()
   local typed, current = self:typed(), self:item()
   local kept = vim.tbl_filter(function(item)
@@ -123,7 +123,7 @@ function Suggestion:item()
   return self.items[self.index]
 end
 
---- Show the item that is `step` after the one with this text.
+--- Select the item that is `step` after the item with this text.
 function Suggestion:turn(text, step)
   for index, item in ipairs(self.items) do
     if item.text == text then
@@ -133,7 +133,7 @@ function Suggestion:turn(text, step)
   end
 end
 
---- UTF-16 units of the item's own text up to the cursor and `piece`.
+--- Return the UTF-16 length, in the server's line ends, of the item's text up to the cursor plus `piece`.
 function Suggestion:length_with(piece)
   local accepted = (self:typed() or '') .. piece
   local length = compat.utf16_length(accepted)
@@ -143,7 +143,7 @@ function Suggestion:length_with(piece)
   return length
 end
 
---- What tells one item from another: the argument of its command.
+--- Return the server's id of the current item, the argument of its command; nil without a command.
 function Suggestion:id()
   local command = self:item().raw.command
   return command and command.arguments and command.arguments[1]
