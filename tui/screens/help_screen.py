@@ -1,4 +1,4 @@
-"""Dialog of F1: every command and key, narrowed by the typed words."""
+"""Help dialog (F1): every command and key, filtered by the typed words."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby

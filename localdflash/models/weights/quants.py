@@ -38,7 +38,7 @@ def dequantize(raw: Tensor, ggml_type: GGMLType, shape: tuple[int, ...], subject
 
 
 def _as_float(raw: Tensor, kind: torch.dtype) -> Tensor:
-    """Read bytes as numbers of the given kind: uint8 [n, bytes] -> float32 [n, numbers]; `view` needs an aligned copy."""
+    """Read bytes as numbers of the given kind: uint8 [n, bytes] -> float32 [n, numbers]. `view` needs alignment."""
     return raw.clone(memory_format=torch.contiguous_format).view(kind).float()
 
 
@@ -162,7 +162,7 @@ def _q2_k(blocks: Tensor) -> Tensor:
 
 
 def _q3_k(blocks: Tensor) -> Tensor:
-    """Unpack 32 bytes of third bits, 64 of 2-bit codes, 12 of 6-bit scales offset by 32, and a scale; codes offset by 4.
+    """Unpack 32 bytes of third bits, 64 of 2-bit codes, 12 of 6-bit scales (offset by 32), a scale; codes offset by 4.
 
     Bit g of byte i is the third bit of weight 32 g + i. Eight bytes hold the low 4 bits of scales 0-7 (low nibbles) and
     8-15; the next four hold the high 2 bits of scales 0-3, 4-7, 8-11 and 12-15.
