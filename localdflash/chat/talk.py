@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from localdflash.chat.answerer import Answerer
     from localdflash.chat.store import ChatStore
 
-SAVE_SECONDS = 2.0  # between two saves of a growing answer; a killed process loses no more
+MIN_SAVE_SECONDS = 2.0  # between two saves of a growing answer, which a killed process may lose
 SAVE_INTERVAL_FACTOR = 20  # a save that takes one second is followed by 20 seconds without one
 
 OnPiece = Callable[[str, StepRecord | None], None]
 
 
 class Talk:
-    """Conversation, stored in the database `chats`; without one in memory, if `allow_in_memory`; see `Saver`."""
+    """Conversation, stored in the database `chats`. If that is None and `allow_in_memory`, it is kept in memory."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Talk:
         self.run_in_store = self._saver.run_in_store
         self.dropped = 0  # number of leading messages that are not sent, because the context is full
         self.summary = ""  # sent instead of the dropped messages
-        self.error: LocaldflashError | None = None  # why the last answer broke off (finish "gone")
+        self.error: LocaldflashError | None = None  # that the daemon reported for the last answer (finish "gone")
         self.context_tokens: int | None = None  # tokens that the messages take; None: unknown
         self.acceptance = Acceptance()  # of the current or the last answer
         self._reader: asyncio.Task[None] | None = None
@@ -126,16 +126,16 @@ class Talk:
 
     def remove_answer(self) -> None:
         """Remove the messages after the last user message, to answer it again. UsageError without a user message."""
-        del self.messages[self._last_question() + 1 :]
+        del self.messages[self._last_user_message() + 1 :]
 
-    def remove_question(self) -> Message:
+    def remove_user_message(self) -> Message:
         """Remove the last user message and all later messages; return it. UsageError without a user message."""
-        question = self.messages[self._last_question()]
-        del self.messages[self._last_question() :]
+        message = self.messages[self._last_user_message()]
+        del self.messages[self._last_user_message() :]
         self.dropped = min(self.dropped, len(self.messages))
-        return question
+        return message
 
-    def _last_question(self) -> int:
+    def _last_user_message(self) -> int:
         last = max((i for i, message in enumerate(self.messages) if message.role == "user"), default=None)
         if last is None:
             raise UsageError("nothing was asked yet")
@@ -185,7 +185,10 @@ class Talk:
     async def answer(
         self, on_piece: OnPiece, on_restart: Callable[[], None], *, continue_last: bool = False
     ) -> Message:
-        """Answer the last message, or continue the last answer; on an error or a stop the partial answer stays."""
+        """Answer the last message, or continue the last answer; on an error or a stop the partial answer stays.
+
+        `on_restart` is called if the request was repeated and the text so far is to be discarded.
+        """
         async with self._answering:
             chat, index = self._chat, len(self.messages) - continue_last
             initial = chat.messages.pop() if continue_last else Message("assistant", "")
@@ -244,7 +247,7 @@ class Talk:
     ) -> None:
         from localdflash.chat.answerer import AnswerPiece, AnswerRestart, Done
 
-        saved, interval = -math.inf, SAVE_SECONDS  # the first piece is saved at once, with its question
+        saved, interval = -math.inf, MIN_SAVE_SECONDS  # the first piece is saved at once, with its question
         self.acceptance = Acceptance()
         events = self.answerer.answer(sent, self.settings, system=self.system_prompt, continue_last=continue_last)
         async with aclosing(events) as pieces:
@@ -266,7 +269,7 @@ class Talk:
                     growing.write_to_chat()
                     await self.save(growing.chat)
                     saved = time.monotonic()
-                    interval = max(SAVE_SECONDS, SAVE_INTERVAL_FACTOR * (saved - began))
+                    interval = max(MIN_SAVE_SECONDS, SAVE_INTERVAL_FACTOR * (saved - began))
 
     def _partial_stats(self) -> dict[str, Any]:
         """Return the statistics of an incomplete answer."""

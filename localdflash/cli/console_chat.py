@@ -55,7 +55,7 @@ class ConsoleChat:
         if system:
             await self.talk.set_instructions(system)
         if self.talk.messages and self.talk.messages[-1].role == "user":
-            self.talk.remove_question()  # it was not answered
+            self.talk.remove_user_message()  # it was not answered
 
     def text_of(self, number: str) -> str:
         """Return the text of message N, or of the last answer if `number` is "". UsageError if there is none."""
@@ -75,7 +75,7 @@ class ConsoleChat:
         try:
             return self._answer(show, think)
         except BaseException:
-            self.talk.remove_question()
+            self.talk.remove_user_message()
             raise
 
     def retry(self, show: Show, think: Show) -> Message:

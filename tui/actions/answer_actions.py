@@ -228,7 +228,7 @@ class AnswerActions(ChatAppBase):
             self.show_error(f"the answer cannot continue: {reason}")
             self.send_queued(stopped=True)
             return
-        question = self.talk.remove_question()
+        question = self.talk.remove_user_message()
         self.show_chat()
         self.send_queued(stopped=True)
         self.prompt.put_back(question.text, question.attachments)
@@ -254,7 +254,7 @@ class AnswerActions(ChatAppBase):
             self.begin_answer()
             return
         talk, before, dropped = self.talk, list(self.talk.messages), self.talk.dropped
-        question = talk.remove_question()
+        question = talk.remove_user_message()
         self._edit_undo = _EditUndo(talk.messages, len(talk.messages), before[len(talk.messages) :], dropped)
         self.show_chat()
         self.say("Enter asks again; Esc leaves the chat as it was")
