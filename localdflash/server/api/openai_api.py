@@ -78,7 +78,7 @@ class MessageParts:
 
     def _delta(self, added: PartsDelta) -> dict[str, Any]:
         calls = [self._call(call) for call in added.calls]
-        delta = {"reasoning_content": added.thoughts, "content": added.said, "tool_calls": calls}
+        delta = {"reasoning_content": added.thoughts, "content": added.text, "tool_calls": calls}
         return {name: part for name, part in delta.items() if part}
 
     def _call(self, delta: CallDelta) -> dict[str, Any]:
