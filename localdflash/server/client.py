@@ -33,15 +33,15 @@ Event = TypeVar("Event")
 
 
 class Exchange:
-    """HTTP/1.1 exchanges of one connection, without its socket. If `tolerant`, no status raises an error."""
+    """HTTP/1.1 protocol state of one connection, without its socket. Unless `tolerant`, an error status raises."""
 
     def __init__(self, address: Address, *, tolerant: bool = False) -> None:
         self._address, self._tolerant = address, tolerant
         self._http = h11.Connection(h11.CLIENT)
         self._streams = False
-        self._refused = b""
-        self._size = 0
-        self.status = 0  # of the answer under way, as soon as that is known
+        self._refused = b""  # body of an error response
+        self._size = 0  # bytes of the body so far
+        self.status = 0  # status code of the current response; 0 until its head arrives
         self.ended = False
 
     @property
@@ -52,7 +52,7 @@ class Exchange:
     def request(
         self, method: str, target: str, body: Mapping[str, object] | None = None, *, streams: bool = False
     ) -> bytes:
-        """Return the bytes of a request; its answer is a stream of events if `streams`."""
+        """Return the bytes of a request; `streams` requires an event stream as the response."""
         if self.reusable:
             self._http.start_next_cycle()
         self._streams, self.status, self.ended, self._refused, self._size = streams, 0, False, b"", 0
@@ -62,7 +62,7 @@ class Exchange:
         return b"".join(self._http.send(part) or b"" for part in (head, h11.Data(data=data), h11.EndOfMessage()))
 
     def receive(self, data: bytes) -> bytes:
-        """Return the part of the answer's body in these bytes; empty `data` ends the connection."""
+        """Return the part of the response's body in these bytes; empty `data` means that the server closed."""
         self._http.receive_data(data)
         body = b""
         while not self.ended and (event := self._http.next_event()) is not h11.NEED_DATA:
@@ -75,9 +75,9 @@ class Exchange:
                     self.ended = True
         return self._checked(body)
 
-    def _begin(self, answer: h11.Response) -> None:
-        self.status = answer.status_code
-        kind = dict(answer.headers).get(b"content-type", b"")
+    def _begin(self, response: h11.Response) -> None:
+        self.status = response.status_code
+        kind = dict(response.headers).get(b"content-type", b"")
         if self._streams and self.status < 300 and not kind.startswith(EVENT_STREAM):
             raise LocaldflashError(
                 f"{self._address.place}: unexpected reply (expected an event stream); check the server's address"
@@ -99,9 +99,9 @@ class Events:
     """Splitter of a stream into the data of server-sent events."""
 
     def __init__(self) -> None:
-        self._line = b""  # that is incomplete
+        self._line = b""  # incomplete last line
         self._data: list[bytes] = []  # lines of the incomplete event
-        self._after_return = False  # the last piece ended with a carriage return: a line feed would belong to it
+        self._after_return = False  # the last piece ended with \r; a following \n belongs to it
 
     def push(self, piece: bytes) -> Iterator[bytes]:
         """Yield the data of the events that this piece completes."""
@@ -130,32 +130,32 @@ class Client:
         self.address = address
 
     def get(self, target: str) -> Json:
-        """Send a GET request and return the JSON of the answer."""
+        """Send a GET request and return the JSON object of the response."""
         return json_object(self._body("GET", target))
 
     def get_text(self, target: str) -> str:
-        """Send a GET request and return the text of the answer."""
+        """Send a GET request and return the text of the response."""
         return self._body("GET", target).decode("utf-8", "replace")
 
     def post(self, target: str, body: Mapping[str, object]) -> Json:
-        """Send a POST request and return the JSON of the answer."""
+        """Send a POST request and return the JSON object of the response."""
         return json_object(self._body("POST", target, body))
 
     def health(self) -> Json:
-        """Return the answer of /health, whatever its status."""
+        """Return the JSON object of GET /health, also of an error status."""
         with self._exchange("GET", "/health", timeout=CONNECT_SECONDS, tolerant=True) as pieces:
             return json_object(b"".join(pieces))
 
     def stream(self, target: str, body: Mapping[str, object]) -> Generator[Json, None, None]:
-        """Send a POST request and yield the events of the answer; EngineDisconnect if it breaks off."""
+        """Send a POST request and yield its events; EngineDisconnect if the connection closes before the last event."""
         events = Events()
         with self._exchange("POST", target, body, streams=True) as pieces:
             for piece in pieces:
                 for data in events.push(piece):
                     if data == DONE:
                         return
-                    yield (event := _checked(data))
-                    if event.get("stop") is True:  # how /infill ends
+                    yield (event := _decode_event(data))
+                    if event.get("stop") is True:  # the last event of /infill
                         return
         raise EngineDisconnect(f"{self.address.place} closed the connection during an answer")
 
@@ -174,7 +174,7 @@ class Client:
         tolerant: bool = False,
         timeout: float | None = None,
     ) -> Iterator[Iterator[bytes]]:
-        """Send a request and yield the pieces of the answer's body, each within `timeout` seconds."""
+        """Send a request and yield an iterator of its response's body; each read takes at most `timeout` seconds."""
         with broken(self.address.place):
             address = located(self.address)
             http = Exchange(address, tolerant=tolerant)
@@ -186,7 +186,7 @@ class Client:
 
 
 class ClientConnection(Generic[Event]):
-    """Asynchronous connection, reused if its answers are read to their end; `decode` decodes the data of an event."""
+    """Asynchronous connection, reused if its responses are read to the end; `decode` decodes the data of an event."""
 
     def __init__(self, address: Address, decode: Callable[[bytes], Event], *, tolerant: bool = False) -> None:
         self._address, self._decode, self._tolerant = address, decode, tolerant
@@ -196,37 +196,37 @@ class ClientConnection(Generic[Event]):
         self._writer: asyncio.StreamWriter
 
     async def events(self, target: str, body: Mapping[str, object]) -> AsyncGenerator[Event]:
-        """Send a POST request and yield the events of the answer. Closing the generator early closes the connection."""
+        """Send a POST request and yield its events. Closing the generator early closes the connection."""
         events = Events()
         async with self._exchange("POST", target, body, streams=True) as (http, first):
             piece = first
             while True:
                 for data in events.push(piece):
                     if data == DONE:
-                        await self._read_out(http)
+                        await self._read_to_end(http)
                         return
                     yield self._decode(data)
                 if http.ended:
                     return
-                piece = await self._more(http)
+                piece = await self._receive(http)
 
     async def get(self, target: str) -> dict[str, Any]:
-        """Send a GET request and return the JSON of the answer."""
+        """Send a GET request and return the JSON object of the response."""
         return await self._json("GET", target)
 
     async def post(self, target: str, body: Mapping[str, object]) -> dict[str, Any]:
-        """Send a POST request and return the JSON of the answer."""
+        """Send a POST request and return the JSON object of the response."""
         return await self._json("POST", target, body)
 
     async def _json(self, method: str, target: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
         return json_object((await self.answer(method, target, body))[1])
 
     async def answer(self, method: str, target: str, body: Mapping[str, object] | None = None) -> tuple[int, bytes]:
-        """Send a request and return the status and the body of the answer."""
+        """Send a request and return the status and the body of the response."""
         async with self._exchange(method, target, body) as (http, first):
             parts = [first]
             while not http.ended:
-                parts.append(await self._more(http))
+                parts.append(await self._receive(http))
         return http.status, b"".join(parts)
 
     def close(self) -> None:
@@ -239,17 +239,17 @@ class ClientConnection(Generic[Event]):
     async def _exchange(
         self, method: str, target: str, body: Mapping[str, object] | None, *, streams: bool = False
     ) -> AsyncGenerator[tuple[Exchange, bytes]]:
-        """Send a request; yield its exchange and the first bytes of the body. Close unless the answer is read out."""
+        """Send a request; yield its exchange and the first bytes of the body. Close unless all was read."""
         try:
             with broken(self._address.place):
-                yield await self._answered(lambda http: http.request(method, target, body, streams=streams))
+                yield await self._send_request(lambda http: http.request(method, target, body, streams=streams))
         finally:
             self._used = time.monotonic()
             if self._http is None or not self._http.ended:
                 self.close()
 
-    async def _answered(self, request: Callable[[Exchange], bytes]) -> tuple[Exchange, bytes]:
-        """Send a request over the open connection, or over a new one if the server closed that."""
+    async def _send_request(self, request: Callable[[Exchange], bytes]) -> tuple[Exchange, bytes]:
+        """Send a request over the open connection if it still works, else over a new connection."""
         fresh = time.monotonic() - self._used < REUSE_SECONDS
         if fresh and self._http is not None and self._http.reusable and not self._reader.at_eof():
             with suppress(*BROKEN):
@@ -264,24 +264,24 @@ class ClientConnection(Generic[Event]):
         self._writer.write(request)
         piece = b""
         while not http.status:
-            piece = await self._more(http)
+            piece = await self._receive(http)
         return http, piece
 
-    async def _more(self, http: Exchange) -> bytes:
+    async def _receive(self, http: Exchange) -> bytes:
         return http.receive(await self._reader.read(CHUNK_BYTES))
 
-    async def _read_out(self, http: Exchange) -> None:
-        """Read the end of the answer after its last event, so that the connection can be reused."""
+    async def _read_to_end(self, http: Exchange) -> None:
+        """Read the end of the response after its last event, so that the connection can be reused."""
         import asyncio
 
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER_SECONDS):
                 while not http.ended:
-                    await self._more(http)
+                    await self._receive(http)
 
 
 def find() -> Client | None:
-    """Return a client of the running daemon, or None. The daemon may be about to leave."""
+    """Return a client of the running daemon, or None. The daemon may be about to exit."""
     path = paths.engine_socket()
     try:
         paths.check_private(path.parent)
@@ -308,7 +308,7 @@ def _connected(address: Address) -> socket.socket:
     return socket.create_connection((address.host, address.port), CONNECT_SECONDS)
 
 
-def _checked(data: bytes) -> Json:
+def _decode_event(data: bytes) -> Json:
     """Decode an event; raise the error that it reports."""
     event = json_object(data)
     if "error" in event:
@@ -327,14 +327,14 @@ async def _open(address: Address) -> "tuple[asyncio.StreamReader, asyncio.Stream
 
 @contextmanager
 def broken(place: str) -> Iterator[None]:
-    """Raise EngineDisconnect in place of an error that breaks a connection."""
+    """Convert connection errors to EngineDisconnect; `place` names the server."""
     try:
         yield
     except TimeoutError:
         raise EngineDisconnect(f"{place} does not respond") from None
     except BROKEN as error:
-        happened = "cannot be reached" if isinstance(error, ConnectionRefusedError) else "went away"
-        raise EngineDisconnect(f"{place} {happened}: {_reason(error)}") from None
+        problem = "cannot be reached" if isinstance(error, ConnectionRefusedError) else "went away"
+        raise EngineDisconnect(f"{place} {problem}: {_reason(error)}") from None
 
 
 def _reason(error: Exception) -> str:
@@ -345,7 +345,7 @@ def _reason(error: Exception) -> str:
 
 
 def encode(body: Mapping[str, object]) -> bytes:
-    """Encode a body as JSON; a lone surrogate, which no encoding has, becomes a question mark."""
+    """Encode a body as JSON; a lone surrogate, which UTF-8 cannot encode, becomes a question mark."""
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:

@@ -69,7 +69,7 @@ def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
         if settings.log:
             _redirect_stderr(settings.log)
         if settings.private:
-            stack.callback(lock_of(path).unlink, missing_ok=True)  # the path is never reused
+            stack.callback(lock_of(path).unlink, missing_ok=True)  # no other daemon uses this lock file
         stack.enter_context(lifetime(path))
         local_listener = stack.enter_context(local(path))
         listeners = [local_listener.listener]
@@ -86,7 +86,7 @@ def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
 
 
 class Daemon:
-    """Server process: pair workers, the HTTP app on every listener, exit conditions. `local_listener` is at `path`."""
+    """State of the server process: pair workers, HTTP listeners, exit conditions. `path` is the local socket file."""
 
     def __init__(
         self, settings: DaemonSettings, say: Callable[[str], None], path: Path, local_listener: LocalListener
@@ -106,7 +106,7 @@ class Daemon:
         self._load_error: BaseException | None = None
 
     async def run(self, listeners: Sequence[socket.socket]) -> None:
-        """Serve until `stop`; raise the error that ended an engine thread. The first listener is the local one."""
+        """Serve until `stop`; raise a fatal error of a worker. The listeners are the local one, then any TCP port."""
         tcp = [self._settings.tcp] if self._settings.tcp else []
         self._servers = [DaemonListener(self._config(port)) for port in (None, *tcp)]
         loop = asyncio.get_running_loop()
@@ -163,7 +163,7 @@ class Daemon:
             lifespan="off",
             interface="asgi3",
             log_config=None,
-            log_level="error",  # a line per malformed request, which needs no key, would fill the log
+            log_level="error",  # lower levels log each malformed request, which anybody can send
             access_log=False,
             proxy_headers=False,
             server_header=False,
@@ -172,14 +172,14 @@ class Daemon:
         )
 
     def _close_idle_connections(self) -> None:
-        """Close idle TCP connections, which any program can open; if there are none, close all idle connections."""
+        """Close idle TCP connections, which any program can open; if there are none, close local idle ones."""
         _, *tcp = self._servers
         for server in tcp if any(waiting(one.server_state.connections) for one in tcp) else self._servers:
             for connection in waiting(server.server_state.connections):
                 connection.drop()
 
     def _stop_with_parent(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Stop at the end of stdin: the parent holds the other end, so the parent's exit closes stdin."""
+        """Wait until the parent's exit closes stdin, then stop the daemon; runs in a thread."""
         with suppress(OSError):
             while os.read(0, 4096):
                 pass
@@ -192,7 +192,7 @@ class Daemon:
         self.stop()
 
     async def _watch(self) -> None:
-        """Stop the daemon if a worker failed, or the daemon is idle, orphaned or has lost its socket file."""
+        """Load the first pair, then run periodic work until an error, the idle timeout or another exit condition."""
         try:
             await self._load(self._settings.roles[0])
         except Exception as error:
@@ -237,7 +237,7 @@ class Daemon:
     def _fatal_error(self) -> BaseException | None:
         if self._engines.device_lost:
             return DeviceError("the daemon lost its GPU (reset or driver failure); restart the daemon")
-        # A failed load that another load replaces is gone by the next tick.
+        # A load error is fatal if it lasts two ticks: another load may replace the failed one.
         before, self._load_error = self._load_error, self._engines.error
         return self._load_error if self._load_error is before else None
 

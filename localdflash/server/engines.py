@@ -1,11 +1,11 @@
 """Loaded pairs by role: one pair for chat and one for completion, or one pair for both.
 
-Each pair has a `PairWorker`. A chat can load a further pair without a role. Only requests that name it use it.
+Each pair has a `PairWorker`. A chat can load further pairs without a role. Only requests that name such a pair use it.
 
 If memory is short, `Engines` unloads chat pairs first: idle pairs before busy ones, larger pairs before smaller ones.
 A chat can evict the completion pair only after `UNUSED_SECONDS` without a completion. A request for an unloaded pair
 loads that pair again; no other pair answers for it. If a chat pair is busy, a completion pair is loaded with a reduced
-drafter or context; it waits only if it does not fit even then. All methods belong to one event loop.
+drafter or context. Only if it does not fit even then, it waits. All methods belong to one event loop.
 """
 
 import asyncio
@@ -30,18 +30,18 @@ T = TypeVar("T")
 
 
 class Engines:
-    """Registry of the daemon's pair workers by role; `on_demand` has the pairs that a role's first request loads."""
+    """Registry of the daemon's pair workers by role; `on_demand` has the options of pairs not loaded yet."""
 
     def __init__(
         self, first: PairWorker, roles: Sequence[PairRole] = ROLES, on_demand: Mapping[PairRole, Options] | None = None
     ) -> None:
-        self._first = first  # creates the other workers
+        self._first = first  # creates the other workers, which share its settings
         self._workers: dict[PairRole, PairWorker] = dict.fromkeys(roles, first)
-        self._unassigned: list[PairWorker] = []  # pairs without a role, which chats requested by name
+        self._unassigned: list[PairWorker] = []  # workers without a role; chats request their pairs by name
         self._on_demand: dict[PairRole, Options] = dict(on_demand or {})
         self._evicted_roles: set[PairRole] = set()
         self._changing = asyncio.Lock()
-        self._evicting: PairWorker | None = None  # worker whose requests the holder of `_changing` waits for
+        self._evicting: PairWorker | None = None  # worker that `_wait_until_idle` waits for
 
     @property
     def workers(self) -> list[PairWorker]:
@@ -102,7 +102,7 @@ class Engines:
             worker.close()
 
     async def ready(self, role: PairRole, name: str = "") -> LoadedPair:
-        """Return the pair called `name`, or of `role`; load it if necessary. A chat interrupts no other chat."""
+        """Return the pair called `name`, else the pair of `role`; load it if necessary. See `load` for errors."""
         while True:
             role = self._role_named(name, role)
             if worker := self._worker_named(name, role):
@@ -128,10 +128,10 @@ class Engines:
     async def load(
         self, role: PairRole | None, changes: Mapping[str, Any], policy: EvictionPolicy = "wait"
     ) -> LoadedPair:
-        """Load a pair for a role; if loading fails, keep the current pair.
+        """Load a pair for a role; if loading fails, keep or restore the current pair and raise the error.
 
-        `role=None` assigns the pair to every role that it supports. `changes` overrides current options. Once the
-        new pair has begun to load, cancellation has no effect.
+        `role=None` assigns the pair to every role that it supports. `changes` overrides current options; `policy` may
+        raise ModelBusy. Once the new pair has begun to load, cancellation waits for the load.
         """
         if policy == "refuse" and self._evicting:
             raise ModelBusy(f"{self._evicting.display_name} is answering, and another chat is waiting to replace it")
@@ -147,7 +147,7 @@ class Engines:
             roles: Sequence[PairRole] = (role,) if role else ROLES
             if not role and not await asyncio.to_thread(supports_fim, options.pair):
                 roles = ("chat",)
-                if removed := self._workers.pop("completion", None):  # until the next request for that role
+                if removed := self._workers.pop("completion", None):  # the next request for the role loads it again
                     self._on_demand["completion"] = removed.options
                     if removed not in self._workers.values():
                         await removed.retire()
@@ -156,20 +156,20 @@ class Engines:
     async def free_unused(self) -> None:
         """Unload pairs without a role that have been unused for `UNUSED_SECONDS`."""
         for worker in list(self._unassigned):
-            unused = not worker.busy and time.monotonic() - worker.used > UNUSED_SECONDS
+            unused = not worker.busy and time.monotonic() - worker.last_used > UNUSED_SECONDS
             if unused and not self._changing.locked():
                 async with self._changing:
-                    await self._drop(worker)
+                    await self._unload(worker)
 
     async def switch_to_gpu(self) -> list[LoadedPair]:
-        """Load idle pairs again whose check of the CUDA engine has passed meanwhile; return them."""
+        """Reload idle pairs that passed the CUDA check while another backend ran them; return these pairs."""
         loaded = list[LoadedPair]()
         for worker in self.workers:
             roles = self.roles(worker)
             if worker.passed_check and roles and not worker.busy and not self._changing.locked():
                 async with self._changing:
                     await self._wait_until_idle(worker, "wait")
-                    await _finish_despite_cancel(self._drop(worker))  # if loading fails, the next request retries
+                    await _finish_despite_cancel(self._unload(worker))  # if loading fails, the next request retries
                     loaded.append(await self._load(roles, worker.options, "wait"))
         return loaded
 
@@ -185,36 +185,36 @@ class Engines:
         return next((worker for worker in candidates if name and name in _names(worker)), of_role)
 
     def _has_worker(self, role: PairRole) -> bool:
-        """Return whether a worker serves the role. A failed one does only if `_on_demand` has no pair to load again."""
+        """Return whether a worker serves the role. A failed worker counts only if `_on_demand` cannot replace it."""
         worker = self._workers.get(role)
         return worker is not None and (worker.error is None or role not in self._on_demand)
 
     async def _load(self, roles: Sequence[PairRole], options: Options, policy: EvictionPolicy) -> LoadedPair:
-        """Load a pair for `roles`; if loading fails, restore the previous pairs of these roles."""
+        """Load a pair for `roles`; if loading fails, load the pairs again whose roles were left without a worker."""
         if tuple(roles) == ("completion",):
             await asyncio.to_thread(require_fim, options.pair)
         before = {role: worker.options for role, worker in self._workers.items()}
         try:
-            return await self._with_room(roles, options, policy)
+            return await self._load_evicting(roles, options, policy)
         except Exception:
             for role, old in before.items():
                 if role not in self._workers:
                     with suppress(Exception):  # the next request for the role retries and gets the error
-                        await self._place((role,), old, "wait")
+                        await self._load_worker((role,), old, "wait")
             raise
 
-    async def _with_room(self, roles: Sequence[PairRole], options: Options, policy: EvictionPolicy) -> LoadedPair:
+    async def _load_evicting(self, roles: Sequence[PairRole], options: Options, policy: EvictionPolicy) -> LoadedPair:
         """Load a pair, and evict other pairs one by one until the pair fits with enough context."""
         while True:
             victim = self._next_victim(roles)
             can_evict = victim is not None and not (victim.busy and "completion" in roles)
             try:
-                return await self._place(roles, replace(options, can_evict=can_evict), policy)
+                return await self._load_worker(roles, replace(options, can_evict=can_evict), policy)
             except OutOfMemory as error:
                 if not (victim := self._next_victim(roles)):
-                    raise self._explained(error, roles, options) from error
+                    raise self._describe_conflict(error, roles, options) from error
             await self._wait_until_idle(victim, policy)
-            await _finish_despite_cancel(self._drop(victim))
+            await _finish_despite_cancel(self._unload(victim))
 
     def _next_victim(self, roles: Sequence[PairRole]) -> PairWorker | None:
         """Return the worker to evict first for a pair of these roles: idle before busy, then the largest."""
@@ -227,16 +227,16 @@ class Engines:
             return True
         if "completion" in roles:
             return "chat" in own  # the pair keeps the chat role only
-        return time.monotonic() - worker.completed > UNUSED_SECONDS
+        return time.monotonic() - worker.last_completion > UNUSED_SECONDS
 
-    def _explained(self, error: OutOfMemory, roles: Sequence[PairRole], options: Options) -> OutOfMemory:
+    def _describe_conflict(self, error: OutOfMemory, roles: Sequence[PairRole], options: Options) -> OutOfMemory:
         kept = self._workers.get("completion")
         if tuple(roles) != ("chat",) or not kept:
             return error
         pairs = f"the chat pair {options.pair} does not fit next to the completion pair {kept.options.pair}"
         return OutOfMemory(f"{pairs}: {error}")
 
-    async def _place(self, roles: Sequence[PairRole], options: Options, policy: EvictionPolicy) -> LoadedPair:
+    async def _load_worker(self, roles: Sequence[PairRole], options: Options, policy: EvictionPolicy) -> LoadedPair:
         """Load a pair: reuse a worker with equal options, else start a new worker after the replaced ones are idle."""
         same = next((worker for worker in self.workers if worker.options == options and worker.error is None), None)
         replaced = [worker for worker in self._workers_to_retire(roles, options) if worker is not same]
@@ -250,13 +250,13 @@ class Engines:
         return await _finish_despite_cancel(self._swap(roles, same or self._first.new_worker(options), replaced))
 
     def _workers_to_retire(self, roles: Sequence[PairRole], options: Options) -> list[PairWorker]:
-        """Return the workers without a role outside `roles` that failed, have the same pair, or are replaced."""
+        """Return workers with no role outside `roles` that failed, have the requested pair, or lose their roles."""
         own = {worker: self.roles(worker) for worker in self.workers if set(self.roles(worker)) <= set(roles)}
-        completes = "completion" in roles  # otherwise a healthy chat pair stays loaded, without a role
+        completes = "completion" in roles  # a chat pair that is replaced stays loaded without a role
         return [w for w in own if w.options.pair == options.pair or w.error or (own[w] and completes)]
 
     async def _swap(self, roles: Sequence[PairRole], worker: PairWorker, replaced: Sequence[PairWorker]) -> LoadedPair:
-        """Retire the replaced workers, assign `roles` to `worker`, and start `worker` unless it is running."""
+        """Retire the replaced workers, assign `roles` to `worker`, start it if it is new, and wait for its pair."""
         for old in replaced:
             await old.retire()
         remaining = [one for one in self.workers if one not in replaced]
@@ -283,7 +283,7 @@ class Engines:
         finally:
             self._evicting = None
 
-    async def _drop(self, worker: PairWorker) -> None:
+    async def _unload(self, worker: PairWorker) -> None:
         """Unload a worker's pair; the next request for one of its roles loads the pair again."""
         await worker.retire()
         for role in self.roles(worker):

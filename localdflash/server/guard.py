@@ -65,10 +65,10 @@ class Guard:
         return None
 
     def _is_ours(self, host: bytes) -> bool:
-        found = _HOST.fullmatch(host)
-        if not found or (found[2] and not 0 < int(found[2]) < 1 << 16):
+        match = _HOST.fullmatch(host)
+        if not match or (match[2] and not 0 < int(match[2]) < 1 << 16):
             return False
-        return found[1].decode("latin-1").lower() in self._hosts
+        return match[1].decode("latin-1").lower() in self._hosts
 
 
 def _keys(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:

@@ -163,10 +163,10 @@ def read_port(path: Path) -> Address | None:
         about = os.fstat(file)
         if owner.is_open_to_others(about) or not owner.is_ours(about):
             raise LocaldflashError(f"{path}: readable by other users; stop the daemon and delete the file")
-        found = _PORT_FILE.fullmatch(os.read(file, MAX_FILE_BYTES))
+        match = _PORT_FILE.fullmatch(os.read(file, MAX_FILE_BYTES))
     finally:
         os.close(file)
-    return Address(host=LOOPBACK, port=int(found[1]), key=found[2].decode()) if found else None
+    return Address(host=LOOPBACK, port=int(match[1]), key=match[2].decode()) if match else None
 
 
 def _locked(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""Connect to the running daemon, or start one. Processes that find none start it one at a time, under a lock."""
+"""Connect to the running daemon, or start a daemon while holding a lock, so that only one process starts it."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ from localdflash.server.client import Client, find
 from localdflash.server.engine_spec import EngineSpec
 from localdflash.server.sockets import is_listening
 
-OnStage = Callable[[str], None]  # gets "starting" or "loading", or "loading: compiling 3 of 37"
+OnStage = Callable[[str], None]  # its argument is "starting" or "loading", or "loading: compiling 3 of 37"
 NOTICE_SECONDS = 0.5  # delay before "starting the daemon ..." is printed
 POLL_SECONDS = 0.02  # interval of checks whether the daemon is ready
 LISTEN_SECONDS = 60.0  # timeout for a started daemon to listen; loading may take longer
@@ -57,7 +57,7 @@ def _connect(spec: EngineSpec, say: Callable[[str], None], on_stage: OnStage | N
 
 
 def _load_requested_pair(client: Client, spec: EngineSpec, waiting: "_Waiting") -> None:
-    """Load the requested pair if the role has none, or if the loaded pair differs from the given options."""
+    """Load the requested pair if the role has no pair or other options; do nothing without given options or a role."""
     if not (spec.given or spec.role):
         return
     role = {"role": spec.role} if spec.role else {}
@@ -79,14 +79,14 @@ def _load_requested_pair(client: Client, spec: EngineSpec, waiting: "_Waiting") 
 
 
 def _pair_of(about: dict[str, Any], spec: EngineSpec) -> dict[str, Any]:
-    """Return the /ps entry of the requested pair: the pair named by a chat, else the pair of the role, else {}."""
+    """Return the /ps entry of the pair that a chat names, else of the role's pair, else {}; without a role, all."""
     if not spec.role:
         return about
-    found = [one for one in about["pairs"] if spec.role in one["roles"]]
+    entries = [one for one in about["pairs"] if spec.role in one["roles"]]
     if "pair" in spec.given and spec.role == "chat":
-        candidates = [*found, *(one for one in about["pairs"] if not one["roles"])]
-        found = [one for one in candidates if spec.pair in (one["pair"], one["options"]["pair"])] or found
-    return found[0] if found else {}
+        candidates = [*entries, *(one for one in about["pairs"] if not one["roles"])]
+        entries = [one for one in candidates if spec.pair in (one["pair"], one["options"]["pair"])] or entries
+    return entries[0] if entries else {}
 
 
 def _request_load(client: Client, body: dict[str, Any], waiting: "_Waiting") -> None:
@@ -148,7 +148,7 @@ def loading(status: Mapping[str, Any]) -> str:
 
 
 def _start(spec: EngineSpec, waiting: "_Waiting") -> None:
-    """Start a daemon, wait until it is ready, and restart it if a GPU crashed it; raise its error if it exits first."""
+    """Start a daemon, wait until it is ready, and restart it after a GPU crash; raise its error if it exits first."""
     from localdflash.base.machine import gpu_watch
 
     crashes = gpu_watch.count_crashes()
@@ -166,21 +166,21 @@ def _start(spec: EngineSpec, waiting: "_Waiting") -> None:
 def _start_once(spec: EngineSpec, waiting: "_Waiting") -> None:
     log = paths.engine_log()
     began = log.stat().st_size if log.exists() else 0
-    process, deadline = _spawn(spec, log), time.monotonic() + LISTEN_SECONDS
-    threading.Thread(target=process.wait, daemon=True).start()  # reap the child
-    while process.poll() is None:
+    child, deadline = _spawn(spec, log), time.monotonic() + LISTEN_SECONDS
+    threading.Thread(target=child.wait, daemon=True).start()  # reap the child
+    while child.poll() is None:
         if (client := find()) and _becomes_ready(client, waiting):
             waiting.print_notice(client.get("/ps").get("notice"))
             return
         waiting.pause(STARTING)
         if time.monotonic() > deadline and not is_listening(paths.engine_socket()):
-            process.kill()
-            process.wait()
+            child.kill()
+            child.wait()
             raise LocaldflashError(f"the daemon started but is not accepting connections; see {log}")
-    if process.returncode and not is_listening(paths.engine_socket()):  # unless another daemon started meanwhile
+    if child.returncode and not is_listening(paths.engine_socket()):  # no other daemon started meanwhile
         with log.open("rb") as file:
             file.seek(began)
-            raise ended(process.returncode, last_line(file) or f"the daemon exited without a message; see {log}")
+            raise ended(child.returncode, last_line(file) or f"the daemon exited without a message; see {log}")
 
 
 def _spawn(spec: EngineSpec, log: Path) -> "subprocess.Popen[bytes]":
@@ -240,7 +240,7 @@ def _replace_other_version(client: Client, spec: EngineSpec, waiting: "_Waiting"
 
 
 class _Waiting:
-    """Polling loop that waits for the daemon and reports progress: to `on_stage`, or in a line on a terminal."""
+    """Reporter of progress while polling the daemon: calls `on_stage`, else prints one line on a terminal."""
 
     def __init__(self, say: Callable[[str], None], on_stage: OnStage | None) -> None:
         self._began, self.say, self._on_stage = time.monotonic(), say, on_stage

@@ -1,4 +1,4 @@
-"""Pair on its engine thread. Closing the stream of an answer cancels its request within one decoding step."""
+"""Engine thread of one pair (target model and drafter), and the streams of its answers to the event loop."""
 
 import asyncio
 import sys
@@ -46,14 +46,14 @@ class TextDelta:
 
 @dataclass
 class AnswerStream:
-    """Request in progress; belongs to one event loop. An answer that continues past an end token is a new job."""
+    """Request in progress, read by one event loop. Continuing past an end token submits a new engine job."""
 
     request: Request
     text: AnswerText
     vocab_size: int
     scheduler: Scheduler
     observe: Callable[[Step], None]
-    urgent: bool
+    urgent: bool  # a completion, which the scheduler prefers to chat answers
     seconds: float  # time limit after the first step, with finish reason "length"; 0: none
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _deltas: asyncio.Queue[TextDelta | BaseException | None] = field(default_factory=asyncio.Queue)
@@ -61,7 +61,7 @@ class AnswerStream:
     _deadline: float = 0.0
 
     async def run(self, document: str | None) -> AsyncGenerator[TextDelta]:
-        """Yield text deltas; closing the generator ends the request. Raise LocaldflashError if the queue is full."""
+        """Yield text deltas; closing the generator cancels the request within one step. Raise if the queue is full."""
         self._submit(self.request, document)
         try:
             while delta := await self._deltas.get():
@@ -97,7 +97,7 @@ class AnswerStream:
         self._send(error)
 
     def _continue_past_end(self) -> bool:
-        """Return whether the answer continues past the model's end token."""
+        """Submit a job that continues past the model's end token if the text wants that; return whether it did."""
         if self._abandoned.is_set() or not self.text.resumes():
             return False
         finished = self._job
@@ -136,13 +136,13 @@ class PairWorker:
         self.device_lost: threading.Event = threading.Event()  # only a new process can recover
         self.loaded_at = 0.0
         self.doing = ""  # slow stage of the current load, for status reports
-        self.passed_check = False  # whether a check that ran meanwhile lets CUDA run the pair
+        self.passed_check = False  # whether `_checking_gpu` approved CUDA; a reload of the pair uses it
         self._cache_bytes, self._disk_bytes, self._queue, self._observe = cache_bytes, disk_bytes, queue, observe
         self._compute_lock = compute_lock or ComputeLock()
-        self.used = self.completed = time.monotonic()  # when the last answer ended, and the last completion
-        self.is_evicting = False  # whether running answers are cancelled to make room for another pair
+        self.last_used = self.last_completion = time.monotonic()  # end of the last answer, and of the last completion
+        self.is_evicting = False  # whether running answers are cancelled to free memory for another pair
         self._loading: Future[LoadedPair] = Future()
-        self._eviction: Future[None] = Future()  # done: no eviction is pending, requests may begin
+        self._eviction: Future[None] = Future()  # pending: `ready` waits; done: requests may begin
         self._eviction.set_result(None)
         self._thread: threading.Thread | None = None
         self._unloading = threading.Event()
@@ -221,7 +221,7 @@ class PairWorker:
 
     @contextmanager
     def _checking_gpu(self, loaded: LoadedPair) -> Iterator[None]:
-        """Check the CUDA engine with the pair in a thread, if `auto` needs that, while this backend answers."""
+        """If backend `auto` needs a CUDA check of this pair, run it in a thread while the context is open."""
         subject = proof.unchecked(loaded.files, self.options)
         if not subject:
             yield
@@ -268,11 +268,11 @@ class PairWorker:
         return await asyncio.wrap_future(self._loading)
 
     async def eviction_decided(self) -> None:
-        """Wait until a pending decision to unload the pair is made."""
+        """Wait until a pending eviction is done or cancelled."""
         await asyncio.wrap_future(self._eviction)
 
     async def wait_idle(self, *, cancel: bool = False) -> None:
-        """Wait for the current requests, or cancel them; new requests wait for `cancel_eviction` or `retire`."""
+        """Wait for the current requests, cancelled first if `cancel`; meanwhile `ready` blocks new ones."""
         self._eviction, self.is_evicting = _pending(), cancel
         try:
             if cancel and self.scheduler:
@@ -284,7 +284,7 @@ class PairWorker:
             raise
 
     def cancel_eviction(self) -> None:
-        """Keep the pair and admit new requests."""
+        """Keep the pair; callers of `ready` continue."""
         self.is_evicting = False
         if not self._eviction.done():
             self._eviction.set_result(None)
@@ -292,7 +292,7 @@ class PairWorker:
     async def retire(self) -> None:
         """Finish the current requests and unload the pair; later requests raise EngineDisconnect."""
         self._loading = _pending()
-        self._loading.set_exception(EngineDisconnect("this model was unloaded: ask again"))
+        self._loading.set_exception(EngineDisconnect("the model was unloaded; send the request again"))
         await asyncio.to_thread(self._stop, cancel=False)
         self.scheduler = None  # release the pair and its cache: another pair may need the memory
         if not self._eviction.done():
@@ -324,22 +324,22 @@ class PairWorker:
         document: str | None = None,
         seconds: float = 0.0,
         ending: Ending | None = None,
-        spelling: Callable[[Tokenizer], TextDecoder] = Detokenizer,
+        make_decoder: Callable[[Tokenizer], TextDecoder] = Detokenizer,
     ) -> AsyncGenerator[TextDelta]:
         """Run a request and yield its text deltas; see `AnswerStream`. Raise the error that ended the request early."""
         loaded, scheduler = self.loaded, self.scheduler
         if not (loaded and scheduler):
-            raise EngineDisconnect("this model was unloaded: ask again")
-        text = AnswerText(spelling(loaded.tokenizer), request.ends, stops, ending)
+            raise EngineDisconnect("the model was unloaded; send the request again")
+        text = AnswerText(make_decoder(loaded.tokenizer), request.ends, stops, ending)
         answer = AnswerStream(request, text, loaded.vocab_size, scheduler, self._observe, urgent, seconds)
         try:
             async with aclosing(answer.run(document)) as deltas:
                 async for delta in deltas:
                     yield delta
         finally:
-            self.used = time.monotonic()
+            self.last_used = time.monotonic()
             if urgent:
-                self.completed = self.used
+                self.last_completion = self.last_used
 
 
 def _save_prefixes(prefixes: PrefixCache, loaded: LoadedPair) -> None:

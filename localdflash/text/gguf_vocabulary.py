@@ -33,7 +33,7 @@ _FIM_NAMES = {  # role -> spellings; the first that the vocabulary has is a cont
 }
 _HARMONY_TEXT = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")  # gpt-oss: shown in answers
 
-# Word boundaries by tokenizer.ggml.pre; each pattern splits what the one before it left.
+# Pre-tokenizer patterns, see `_PRE_TOKENIZERS`; each further pattern splits the pieces of the previous pattern.
 _CONTRACTIONS = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -68,15 +68,15 @@ _PRE_TOKENIZERS = {
     **dict.fromkeys(("gpt-4o", "llama4", "kanana2"), "gpt4o"),
     "tekken": "tekken",
 }
-_WHOLE_WORDS = ("llama3", "tekken")  # a word that is a token is not merged from its bytes
-_ADD_BOS = ("llama3", "tekken")
+_WHOLE_WORDS = ("llama3", "tekken")  # patterns whose BPE emits a word that is a token without merging
+_ADD_BOS = ("llama3", "tekken")  # patterns whose models add BOS by default
 
 Encoder = Callable[[str], list[int]]
 T = TypeVar("T")
 
 
 class GGUFVocabulary:
-    """ModelVocabulary (see the protocol) of a GGUF file, with a function that encodes text without special tokens."""
+    """`ModelVocabulary` of a GGUF file. `encode` tokenizes text that has no user-defined tokens."""
 
     def __init__(self, header: GGUFHeader, ids: dict[str, int], types: list[int], encode: Encoder) -> None:
         self._values, self._encode = header.metadata, encode
@@ -101,12 +101,12 @@ class GGUFVocabulary:
         self._space_prefix = bool(self._values.get("tokenizer.ggml.add_space_prefix", self._is_sentencepiece))
 
     def metadata(self, key: str) -> str | None:
-        """See the protocol."""
+        """See `ModelVocabulary`."""
         value = self._values.get(key)
         return None if value is None else str(value)
 
     def encode(self, text: str) -> list[int]:
-        """See the protocol."""
+        """See `ModelVocabulary`."""
         ids: list[int] = []
         after_special = True
         for part in self._split(text):
@@ -119,7 +119,7 @@ class GGUFVocabulary:
         return ids
 
     def decode_token(self, token: int, *, special: bool) -> bytes:
-        """See the protocol."""
+        """See `ModelVocabulary`."""
         text, kind = self._texts[token], self._types[token]
         if token in self._control or kind == UNKNOWN:
             return text.encode() if special else b""
@@ -139,7 +139,7 @@ class GGUFVocabulary:
         return default if default < len(self._texts) else -1
 
     def _find_ends(self) -> frozenset[int]:
-        """Return the ids that end an answer, and count them and the fill-in-the-middle tokens as control tokens."""
+        """Return the ids that end an answer; add those known by name, and FIM tokens, to `_control`."""
         fim: dict[str, int] = {}
         for role, spellings in _FIM_NAMES.items():
             token = next((token for key in (f"fim_{role[:3]}", role) if (token := self._id(key)) >= 0), -1)
@@ -173,13 +173,13 @@ class GGUFVocabulary:
 
 
 def open_vocabulary(header: GGUFHeader) -> GGUFVocabulary | None:
-    """Return the vocabulary of a checked header, or None if only llama.cpp can encode it or judge its faults."""
+    """Return the vocabulary of a GGUF file, or None if only llama.cpp supports it or can report its error."""
     model = header.metadata.get("tokenizer.ggml.model")
     tokens, types = (header.metadata.get(f"tokenizer.ggml.{key}") for key in ("tokens", "token_type"))
     if not _is_list_of(tokens, str) or any("\0" in token for token in tokens):
         return None
     types = [NORMAL] * len(tokens) if types is None else types
-    if not _is_list_of(types, int) or len(types) < len(tokens) or not _has_plain_settings(header):
+    if not _is_list_of(types, int) or len(types) < len(tokens) or not _has_valid_types(header):
         return None
     ids = {text or f"[EMPTY_{token}]": token for token, text in enumerate(tokens)}
     types = types[: len(ids)]
@@ -195,8 +195,8 @@ def _is_list_of(values: object, kind: type[T]) -> TypeGuard[list[T]]:
     return isinstance(values, list) and all(type(value) is kind for value in values)
 
 
-def _has_plain_settings(header: GGUFHeader) -> bool:
-    """Return whether ids and switches of the vocabulary have the types that llama.cpp demands."""
+def _has_valid_types(header: GGUFHeader) -> bool:
+    """Return whether special-token ids and flags of the vocabulary have the types that llama.cpp requires."""
     kinds = {"_token_id": int, "add_bos_token": bool, "add_space_prefix": bool}
     return all(
         type(value) is kind
@@ -211,7 +211,7 @@ def _byte_pair(header: GGUFHeader, ids: dict[str, int]) -> Encoder | None:
     spelled = header.metadata.get("tokenizer.ggml.merges")
     if not _is_list_of(spelled, str) or any(" " not in merge[1:] for merge in spelled):
         return None
-    merges = [_pair(merge) for merge in spelled]
+    merges = [_split_merge(merge) for merge in spelled]
     if any(first + second not in ids or first not in ids or second not in ids for first, second in merges):
         return None
     tokenizer = Tokenizer(BPE(ids, merges, ignore_merges=name in _WHOLE_WORDS))
@@ -223,7 +223,7 @@ def _byte_pair(header: GGUFHeader, ids: dict[str, int]) -> Encoder | None:
 
 
 def _sentencepiece(header: GGUFHeader, ids: dict[str, int], types: list[int]) -> Encoder | None:
-    """Merge by score, highest first: every pair of tokens that spells a token is a merge."""
+    """Return a BPE encoder that merges by score, highest first; None if BPE cannot reproduce llama.cpp's merges."""
     scores = header.metadata.get("tokenizer.ggml.scores")
     if not _is_list_of(scores, float) or len(scores) < len(ids) or not all(map(isfinite, scores)):
         return None
@@ -250,7 +250,7 @@ def _pre(header: GGUFHeader) -> str:
     return str(header.metadata.get("tokenizer.ggml.pre", "default"))
 
 
-def _pair(merge: str) -> tuple[str, str]:
+def _split_merge(merge: str) -> tuple[str, str]:
     space = merge.index(" ", 1)
     return merge[:space], merge[space + 1 :]
 
@@ -267,7 +267,7 @@ def _cut(part: str | int, token: SpecialToken) -> Iterator[str | int]:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Return GPT-2's alphabet of bytes: printable Latin-1 characters are themselves, the others follow from U+0100."""
+    """Return GPT-2's character of each byte, inverted: printable Latin-1 as is, the others from U+0100 on."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = (byte for byte in range(256) if byte not in printable)
     return {chr(byte): byte for byte in printable} | {chr(256 + index): byte for index, byte in enumerate(others)}
@@ -277,5 +277,5 @@ _BYTE_OF = _byte_alphabet()
 
 
 def decode_bytes(text: str) -> bytes:
-    """Return the bytes of a byte-level token's text; a character outside of the alphabet is itself."""
+    """Return the bytes of a byte-level token's text; a character outside the GPT-2 alphabet becomes its UTF-8 bytes."""
     return b"".join(bytes([_BYTE_OF[char]]) if char in _BYTE_OF else char.encode() for char in text)

@@ -70,10 +70,10 @@ class Tokenizer:
         """Split trusted text into the text between markers and the ids of the markers."""
         parts: list[str | int] = []
         end = 0
-        for found in self._marker_pattern.finditer(text):
-            assert found.lastindex  # every alternative has one group
-            parts += [text[end : found.start()], self._markers[found[found.lastindex]]]
-            end = found.end()
+        for match in self._marker_pattern.finditer(text):
+            assert match.lastindex  # every alternative has one group
+            parts += [text[end : match.start()], self._markers[match[match.lastindex]]]
+            end = match.end()
         return [part for part in (*parts, text[end:]) if part != ""]
 
     def special(self, spelling: str) -> int:
@@ -127,7 +127,7 @@ class Tokenizer:
         ids = self._tokenize(text, continues)
         if self.markers.isdisjoint(ids):
             return ids
-        cuts = [0, *(found.start() + 1 for found in self._marker_starts.finditer(text)), len(text)]
+        cuts = [0, *(match.start() + 1 for match in self._marker_starts.finditer(text)), len(text)]
         parts = [text[start:end] for start, end in pairwise(cuts) if start < end]
         if len(parts) == 1:  # no spelling to cut at; not seen with any vocabulary
             return [token for token in ids if token not in self.markers]
@@ -185,7 +185,7 @@ def _valid(text: str) -> str:
 def _stretches(text: str) -> Iterator[str]:
     start = 0
     while len(text) - start > STRETCH:
-        ends = [found.start() for found in _BETWEEN_WORDS.finditer(text, start + 1, start + STRETCH)]
+        ends = [match.start() for match in _BETWEEN_WORDS.finditer(text, start + 1, start + STRETCH)]
         end = ends[-1] if ends else start + STRETCH
         yield text[start:end]
         start = end

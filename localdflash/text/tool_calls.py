@@ -1,4 +1,4 @@
-"""Parsers of the tool calls in an answer's text, one for each family's syntax.
+"""Parsers of the tool calls in an answer's text, one for each model family's syntax.
 
     <tool_call> {"name": "f", "arguments": {...}} </tool_call>                   Hermes, Qwen2.5 and 3
     <tool_call> <function=f> <parameter=a> 1 </parameter> ... </tool_call>      Qwen3-Coder, Qwen3.5
@@ -20,13 +20,13 @@ from localdflash.text.tokenizer import Tokenizer
 
 Schemas = Mapping[str, Mapping[str, Any]]  # JSON schemas of the parameters, by the tool's name
 ParsedCall = tuple[str, str] | None  # name and final part of the arguments; None if the text is not a call
-SplitText = tuple[str, list["CallDelta"]]
+SplitText = tuple[str, list["CallDelta"]]  # text outside calls, and additions to calls
 Syntax = Literal["json", "tags", "gemma", "harmony", "whole", "words"]
 
 
 @dataclass(frozen=True, slots=True)
 class CallDelta:
-    """Addition to a call: its name first, then text of its arguments."""
+    """Addition to call `index`: `name` is empty after the first addition; `arguments` is a piece of JSON text."""
 
     index: int
     name: str
@@ -41,14 +41,14 @@ class CallReader(Protocol):
         """Return the closing mark of a call; "" if the end of the answer closes it."""
 
     def push(self, text: str) -> SplitText:
-        """Return the text and the calls that are final after this text."""
+        """Add text; return the text and call additions that can no longer change."""
 
     def finish(self) -> SplitText:
         """Return the held-back text and calls at the end."""
 
 
 class MarkedCalls:
-    """`CallReader` of calls between two marks; a mark inside a value (`is_open`) is not a closing mark."""
+    """`CallReader` of calls between two marks; `is_open` tells whether a body ends inside a value."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class WholeCalls:
 
     def __init__(self, tools: Schemas) -> None:
         self._tools, self._held = tools, ""
-        self._is_text = False  # the answer holds no call
+        self._is_text = False  # the answer is text without calls
 
     def push(self, text: str) -> SplitText:
         """See `CallReader`."""
@@ -169,21 +169,21 @@ _GEMMA_CALL = re.compile(r"\s*call:([\w.-]+)(\{.*\})\s*", re.DOTALL)
 
 
 def json_call(body: str, ended: bool) -> ParsedCall:
-    """Parse a call that is one JSON object."""
+    """Parse a call that is one JSON object; unless `ended`, the arguments lack closing braces."""
     if head := _JSON_HEAD.match(body):
         rest = body[head.end() :].rstrip()
         return head[1], rest.removesuffix("}").rstrip() if ended else rest.rstrip("} \t\r\n")
     if not ended:
         return None
     try:
-        value = json.loads(body)  # with the name last
+        value = json.loads(body)  # keys in another order
         return value["name"], json.dumps(value["arguments"], ensure_ascii=False)
     except (ValueError, RecursionError, KeyError, TypeError):
         return None
 
 
 def xml_call(body: str, ended: bool, tools: Schemas) -> ParsedCall:
-    """Parse a call with tags around each parameter; the arguments of an unfinished call are unfinished, too."""
+    """Parse a call with tags around each parameter; unless `ended`, the JSON of the arguments lacks its end."""
     head = _XML_HEAD.match(body)
     if not head:
         return None
@@ -206,7 +206,7 @@ def xml_call(body: str, ended: bool, tools: Schemas) -> ParsedCall:
 
 
 def is_value_open(body: str) -> bool:
-    """Return whether a JSON call ends inside a string, or a call of tags inside a parameter."""
+    """Return whether the body ends inside a JSON string, or inside a <parameter> tag."""
     if _XML_HEAD.match(body):
         return _PARAMETER in _WHOLE_PARAMETER.sub("", body)
     return '"' in _WHOLE_STRING.sub("", body)
@@ -217,12 +217,12 @@ def _type(schema: object) -> object:
 
 
 def _value(text: str, kind: object) -> str:
-    """Return a parameter's text as JSON; text of another type than a string may be JSON already."""
+    """Return a parameter's text as JSON; unless `kind` is "string", valid JSON keeps its type."""
     if kind != "string":
         try:
             return json.dumps(json.loads(text), ensure_ascii=False)
         except (ValueError, RecursionError):
-            pass  # text without quotes
+            pass  # not JSON: a string
     return _quoted(text)
 
 
@@ -231,13 +231,13 @@ def _quoted(text: str) -> str:
 
 
 def harmony_call(body: str, _ended: bool) -> ParsedCall:
-    """Parse a call that is a message to a function."""
+    """Parse a gpt-oss call, which is a message to a function."""
     head = _HARMONY_HEAD.match(body)
     return (head[1], body[head.end() :]) if head else None
 
 
 def gemma_call(body: str, ended: bool) -> ParsedCall:
-    """Parse a call in Gemma's notation."""
+    """Parse a call in Gemma 4's notation; None until it has ended."""
     call = _GEMMA_CALL.fullmatch(body) if ended else None
     value = read_object(call[2]) if call else None
     return (call[1], json.dumps(value, ensure_ascii=False)) if call and value is not None else None
@@ -269,7 +269,7 @@ def _gemma_value(text: str, at: int, depth: int) -> tuple[Any, int]:
     try:
         return json.loads(word), plain.end()
     except ValueError:
-        return word, plain.end()  # a string that lost its quotes
+        return word, plain.end()  # a string that the model did not quote
 
 
 def _gemma_members(text: str, at: int, depth: int) -> tuple[Any, int]:
@@ -296,12 +296,12 @@ def _gemma_members(text: str, at: int, depth: int) -> tuple[Any, int]:
 
 
 def _skip_blanks(text: str, at: int) -> int:
-    found = _BLANKS.match(text, at)
-    return found.end() if found else at
+    match = _BLANKS.match(text, at)
+    return match.end() if match else at
 
 
 def syntax_of(tokenizer: Tokenizer) -> Syntax:
-    """Return the model's call syntax by its vocabulary and template; "words" if its syntax is unknown."""
+    """Return the call syntax from vocabulary and chat template; "words" (see `tools_in_words`) if none is known."""
     template = tokenizer.chat_template() or ""
     if not re.search(r"\btools\b", template):
         return "words"

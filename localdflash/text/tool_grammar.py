@@ -41,7 +41,7 @@ class OpeningText:
 
     def __init__(self, tokenizer: Tokenizer, opening: str, form: Callable[[], GrammarConstraint]) -> None:
         self._tokenizer, self._opening, self._form = tokenizer, opening, form
-        self._text = ""  # the end of the answer, shorter than the opening
+        self._text = ""  # last characters of the answer, fewer than the opening has
 
     def count_free(self, tokens: Sequence[int]) -> int:
         """See `CallWatch`."""
@@ -54,9 +54,9 @@ class OpeningText:
 
     def push(self, token: int) -> tuple[str, Sequence[CallPart]]:
         """See `CallWatch`."""
-        _, found, rest = (self._text + self._tokenizer.text_of(token)).partition(self._opening)
-        self._text = "" if found else (self._text + self._tokenizer.text_of(token))[1 - len(self._opening) :]
-        if not found:
+        _, mark, rest = (self._text + self._tokenizer.text_of(token)).partition(self._opening)
+        self._text = "" if mark else (self._text + self._tokenizer.text_of(token))[1 - len(self._opening) :]
+        if not mark:
             return "", ()
         form, begun = self._form(), self._tokenizer.encode(rest, continues=True)
         if form.count_allowed(begun) < len(begun):
@@ -73,7 +73,7 @@ class HarmonyHeaders:
         self._opening, self._start = tokenizer.special("<|message|>"), tokenizer.special("<|start|>")
         self._channel = tokenizer.special("<|channel|>")
         self._tokenizer, self._tools, self._parts = tokenizer, tools, parts
-        self._header: str | None = ""  # None inside of a message
+        self._header: str | None = ""  # header text so far; None inside a message
 
     def count_free(self, tokens: Sequence[int]) -> int:
         """See `CallWatch`."""

@@ -73,7 +73,7 @@ async def test_loading_asks_about_an_answer_in_another_chat(
                 assert await asking == "embedded"
             case "end":
                 assert await asking == "embedded"
-                with pytest.raises(LocaldflashError, match="made room for another chat's model"):
+                with pytest.raises(LocaldflashError, match="was unloaded for another chat's model"):
                     await streaming
             case _:
                 with pytest.raises(ModelBusy):

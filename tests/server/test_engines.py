@@ -199,12 +199,12 @@ async def test_an_idle_completion_pair_is_evicted_for_the_chat_pair(
     has_room_for(monkeypatch, 1)
     daemon = await make("completion", chat="embedded")
     worker = daemon.engines.worker("completion")
-    worker.completed = time.monotonic() - UNUSED_SECONDS + 60
+    worker.last_completion = time.monotonic() - UNUSED_SECONDS + 60
     assert await daemon.answered_by(CHAT, HELLO) == "model_not_loaded"
-    worker.completed = time.monotonic() - UNUSED_SECONDS - 1
+    worker.last_completion = time.monotonic() - UNUSED_SECONDS - 1
     assert await daemon.answered_by("/complete", PLACE) == tiny
     assert await daemon.answered_by(CHAT, HELLO) == "model_not_loaded", "it was used just now"
-    worker.completed = time.monotonic() - UNUSED_SECONDS - 1
+    worker.last_completion = time.monotonic() - UNUSED_SECONDS - 1
     assert await daemon.answered_by(CHAT, HELLO) == "embedded"
     assert await daemon.pairs() == {"embedded": ["chat"]}
     assert await daemon.answered_by("/v1/completions", {"prompt": "def", "max_tokens": 2}) == tiny
@@ -225,7 +225,7 @@ async def test_a_pair_that_is_answering_is_not_evicted(make: Any, tiny: str, mon
         told = await daemon.load("embedded", "chat", others="end")
         assert told.status_code == 200, told.text
         told = (await answer).json()["error"]
-        assert (told["code"], told["message"]) == ("model_taken", "target.gguf made room for another chat's model")
+        assert (told["code"], told["message"]) == ("model_taken", "target.gguf was unloaded for another chat's model")
     long = {"messages": [{"role": "user", "content": "word " * 700}], "max_tokens": 0}
     reading = asyncio.create_task(daemon.post(CHAT, long))
     await asyncio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Anthropic's /v1/messages and /v1/messages/count_tokens: translated to a chat request, and its answer back."""
+"""Anthropic's POST /v1/messages and /v1/messages/count_tokens, translated to and from chat requests."""
 
 import asyncio
 import re
@@ -28,16 +28,16 @@ from localdflash.server.api.http_responses import (
     with_warning,
 )
 
-ONLY_TEXT = "not supported; only text is, also as a document whose source has the type text"
+ONLY_TEXT = "not supported (expected text, or a document with a source of type text)"
 # Claude Code puts this into its system prompt; the values differ in every request, which would defeat the prefix cache.
 BILLING = re.compile(r"\Ax-anthropic-billing-header:(?: *[\w-]+=[^;\n]*;)*\s*")
-BETWEEN = "\n\n"  # paragraphs
-INVALID = "INVALID_JSON"  # where Anthropic has a client put arguments that are no JSON of an object
-SIGNATURE = ""  # of thoughts: nobody but this machine has made them
+BETWEEN = "\n\n"  # separator of text blocks
+INVALID = "INVALID_JSON"  # Anthropic's key for arguments that are not a JSON object
+SIGNATURE = ""  # the API requires this field of thinking blocks; it is not checked here
 
 
 async def messages(http: HttpRequest, state: AppState, body: bodies.MessagesRequest) -> Response:
-    """Answer a conversation."""
+    """Serve POST /v1/messages; a warning header lists tools that are ignored."""
     generation, make_parts = await prepare_chat(state, chat_request(body))
     answer = state, generation, AnswerBlocks(make_parts()), body.stop_sequences or ()
     if body.stream:
@@ -56,7 +56,7 @@ async def count_tokens(http: HttpRequest, state: AppState, body: bodies.CountReq
 
 
 def chat_request(body: bodies.CountRequest) -> schemas.ChatRequest:
-    """Translate the request to one of the chat API; raise ApiError for a wrong field."""
+    """Translate the request to a chat request; ApiError names an invalid field."""
     choice, config = body.tool_choice or bodies.ToolChoice("auto"), body.output_config or bodies.OutputConfig()
     if config.format and config.format.schema is None:
         raise bad("output_config.format.schema", "missing")
@@ -89,7 +89,7 @@ def _messages(body: bodies.CountRequest) -> list[schemas.ChatMessage]:
             case "user":
                 messages += _user_messages(place, message.content)
     if body.messages[-1].role == "assistant" and messages[-1].tool_calls:
-        raise bad(f"messages[{len(body.messages) - 1}]", "the results of its tool_use blocks must follow")
+        raise bad(f"messages[{len(body.messages) - 1}]", "add the results of its tool_use blocks")
     return messages
 
 
@@ -181,7 +181,7 @@ def _choice(choice: bodies.ToolChoice) -> Literal["none", "auto", "required"] | 
 async def _message(
     state: AppState, generation: GenerationRequest, answer: AnswerBlocks, stops: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the whole message; `stops` are the stop sequences of the request."""
+    """Run the generation and return the message; `stops` are the stop sequences of the request."""
     async with aclosing(answer.run(state, generation)) as events:
         async for _ in events:
             pass
@@ -192,12 +192,12 @@ async def _message(
 async def _events(
     state: AppState, generation: GenerationRequest, answer: AnswerBlocks, stops: Sequence[str]
 ) -> AsyncGenerator[dict[str, Any]]:
-    """Yield the events of the message; the first one comes with the first token."""
+    """Run the generation and yield its events; message_start comes with the first token."""
     async with aclosing(answer.run(state, generation)) as events:
         async for event in events:
             if event:
-                for about in _about(event):
-                    yield {"index": event.block.number, **about}
+                for fields in _stream_events(event):
+                    yield {"index": event.block.number, **fields}
             else:
                 start = {**_head(generation), "content": [], "stop_reason": None, "stop_sequence": None}
                 usage = _usage(generation) | {"output_tokens": 0}
@@ -211,8 +211,8 @@ def _head(generation: GenerationRequest) -> dict[str, Any]:
     return {"id": identity, "type": "message", "role": "assistant", "model": generation.loaded.files.id}
 
 
-def _about(event: BlockEvent) -> Iterator[dict[str, Any]]:
-    """Yield the events for a change of a block."""
+def _stream_events(event: BlockEvent) -> Iterator[dict[str, Any]]:
+    """Convert a block event to stream events, without the index of the block."""
     match event.what, event.block.kind:
         case "begin", _:
             yield {"type": "content_block_start", "content_block": _content(event.block, "")}
@@ -230,7 +230,7 @@ def _about(event: BlockEvent) -> Iterator[dict[str, Any]]:
 
 
 def _content(block: AnswerBlock, text: str) -> dict[str, Any]:
-    """Return a block with a text."""
+    """Return the content block of an `AnswerBlock`, with `text` as its content."""
     match block.kind:
         case "thoughts":
             return {"type": "thinking", "thinking": text, "signature": SIGNATURE}
@@ -240,7 +240,7 @@ def _content(block: AnswerBlock, text: str) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    """Return arguments as an object; text that is not JSON stays as it is."""
+    """Return arguments as an object; if it is not a JSON object, put the text under INVALID_JSON."""
     try:
         return dict(msgspec.json.decode(text or "{}", type=dict[str, Any]))
     except (msgspec.DecodeError, RecursionError):

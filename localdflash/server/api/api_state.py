@@ -39,26 +39,26 @@ class AppState:
     _fillers: WeakKeyDictionary[LoadedPair, InfillPlanner] = field(default_factory=WeakKeyDictionary, init=False)
 
     async def ready(self, role: PairRole, model: str | None = None) -> LoadedPair:
-        """Wait for the pair of a role, or the one called `model`, and return it; ApiError if it cannot be loaded."""
+        """Return the pair called `model`, else of the role; load it if necessary. ApiError if that fails."""
         model = None if model in ("", ANY_MODEL) else model
         try:
             loaded = await self.engines.ready(role, model or "")
         except ModelBusy:
             raise
         except LocaldflashError as error:
-            told = as_api_error(error)
-            raise ApiError(503, f"no model: {told}", code="model_not_loaded") from None
+            reason = as_api_error(error)
+            raise ApiError(503, f"no model: {reason}", code="model_not_loaded") from None
         if self.engines.device_lost:
-            raise ApiError(503, "the device is lost: start localdflash again", code="device_failed")
+            raise ApiError(503, "the daemon lost its GPU; restart localdflash", code="device_failed")
         if not self.engines.worker_of(loaded):
-            raise ApiError(503, "the engine has stopped: start it again", code="engine_stopped")
+            raise ApiError(503, "the engine has stopped; restart localdflash", code="engine_stopped")
         is_known = model in (None, loaded.files.id, loaded.options.pair)
         if model and not is_known and not ANTHROPIC_MODEL.fullmatch(model):
             raise await asyncio.to_thread(_unknown_model, model, loaded)
         return loaded
 
     def grammars(self, loaded: LoadedPair) -> Grammars:
-        """Return the maker of constraints for this pair; the vocabulary is prepared once."""
+        """Return the grammar compiler of this pair; it is cached, because it prepares the vocabulary."""
         if loaded not in self._grammars:
             self._grammars[loaded] = Grammars(loaded.tokenizer, loaded.vocab_size)
         return self._grammars[loaded]
@@ -74,9 +74,9 @@ def _unknown_model(model: str, loaded: LoadedPair) -> ApiError:
     there = loaded.files.id
     pairs = load_registry().pairs
     if model in pairs:
-        told = f"model {model!r} is not loaded, {there!r} is: `localdflash serve --pair {model}` loads it"
+        message = f"model {model!r} is not loaded, {there!r} is: `localdflash serve --pair {model}` loads it"
     else:
         name = " ".join(model.split())[:100]
         hint = did_you_mean(name, [*pairs, there, ANY_MODEL])
-        told = f"no model {name!r}{hint or '.'} {there!r} is loaded, and {ANY_MODEL!r} means whatever is"
-    return ApiError(404, told, param="model", code="model_not_found")
+        message = f"no model {name!r}{hint or '.'} {there!r} is loaded, and {ANY_MODEL!r} means whatever is"
+    return ApiError(404, message, param="model", code="model_not_found")

@@ -1,4 +1,4 @@
-"""Chat requests of all dialects: the prompt by the model's chat template, tools, and the form of the answer."""
+"""Chat requests of all HTTP APIs: prompt from the model's chat template, tools, and constraints of the answer."""
 
 import asyncio
 import math
@@ -39,7 +39,7 @@ from localdflash.text.tool_grammar import call_constraint
 from localdflash.text.tools_in_words import describe_in_words
 from localdflash.text.user_text import PromptStretch
 
-TEMPERATURE = 1.0  # where neither the request nor the model sets one, as OpenAI documents
+TEMPERATURE = 1.0  # default if neither the request nor the model sets it, as OpenAI documents
 ROLES: Mapping[str, Role] = {**{role: role for role in get_args(Role)}, "developer": "system"}
 
 
@@ -47,13 +47,13 @@ ROLES: Mapping[str, Role] = {**{role: role for role in get_args(Role)}, "develop
 class ToolOptions:
     """Tools that an answer may call, or must call."""
 
-    described: Sequence[Mapping[str, Any]] = ()  # as the template takes them
-    schemas: Schemas = field(default_factory=dict)  # of those that may be called
-    must: bool = False
-    several: bool = True  # calls in one answer; a call that must come ends it, else text would follow
+    described: Sequence[Mapping[str, Any]] = ()  # tools as the chat template reads them
+    schemas: Schemas = field(default_factory=dict)  # of the tools that the answer may call
+    must: bool = False  # the answer must be a call
+    several: bool = True  # whether text or further calls may follow the first call
 
     def reader(self, tokenizer: Tokenizer) -> CallReader | None:
-        """Return a reader of the calls in the text of one choice."""
+        """Return a parser of the calls in the text of one choice, or None without tools."""
         return call_reader(tokenizer, self.schemas) if self.schemas else None
 
     def stops(self, tokenizer: Tokenizer) -> tuple[str, ...]:
@@ -67,25 +67,25 @@ class ToolOptions:
 
 @dataclass(frozen=True)
 class AnswerPrompt:
-    """Prompt of an answer, as the model's chat template makes it."""
+    """Prompt of an answer, rendered by the model's chat template."""
 
     loaded: LoadedPair
     stretches: Sequence[PromptStretch]
-    start: AnswerStart  # what the answer begins with
+    start: AnswerStart  # prompt text at the start of the answer
 
     @property
     def text(self) -> str:
-        """Return the text that the model reads."""
+        """Return the text of the prompt."""
         return "".join(piece.text for piece in (*self.stretches, *self.start.prompt))
 
     def encode(self, enough: float = math.inf) -> list[int]:
-        """Return the token ids that the model reads; text after `enough` ids is left out."""
+        """Return the token ids of the prompt; stop tokenizing after about `enough` ids."""
         tokenizer = self.loaded.tokenizer
         ids = encode_prompt(tokenizer, self.stretches, enough)
         return ids + encode_answer(tokenizer, self.start.prompt, enough - len(ids))
 
     def prepare(self, max_tokens: int, params: SamplingParams) -> GenerationRequest:
-        """Return the request of the answer."""
+        """Tokenize the prompt and return a generation with one choice."""
         ids = self.encode(COUNTED_CONTEXTS * self.loaded.context)
         request = Request(ids, max_tokens, params, self.loaded.tokenizer.ends)
         return GenerationRequest(self.loaded, [request], make_decoder=self.start.make_decoder)
@@ -100,16 +100,16 @@ def render_chat(
     tools: Sequence[Mapping[str, Any]] = (),
     first_part: FirstPart = "",
 ) -> AnswerPrompt:
-    """Return the prompt of an answer. With `goes_on` the last message is continued; `first_part` allows no thoughts."""
+    """Return the prompt; `goes_on` continues the last message. A `first_part` skips thoughts: see `start_answer`."""
     tokenizer = loaded.tokenizer
     if not (template := tokenizer.chat_template()):
-        raise ModelError(f"{loaded.files.target}: the model has no chat template: it can complete, but not chat")
+        raise ModelError(f"{loaded.files.target}: the model has no chat template; use it for completions only")
     messages = _with_one_system(messages)
-    asked, begun = (messages[:-1], messages[-1].content) if goes_on else (messages, "")
+    history, begun = (messages[:-1], messages[-1].content) if goes_on else (messages, "")
     known = {**tokenizer.template_tokens(), **template_switches(template, variables)}
     if syntax_of(tokenizer) == "words":
-        asked, tools = describe_in_words(asked, tools), ()
-    stretches = _rendered(template, asked, known, tools)
+        history, tools = describe_in_words(history, tools), ()
+    stretches = _rendered(template, history, known, tools)
     return AnswerPrompt(loaded, stretches, start_answer(tokenizer, stretches, begun, first_part=first_part))
 
 
@@ -119,7 +119,7 @@ def _rendered(
     variables: Mapping[str, str | bool],
     tools: Sequence[Mapping[str, Any]],
 ) -> list[PromptStretch]:
-    """Render the prompt. If the template refuses or drops system messages after the first, reminders replace them."""
+    """Render the prompt. If the template rejects or drops a later system message, reminders replace all of these."""
     late = [one.content.strip() for one in messages[1:] if one.role == "system"]
     if not late:
         return render(template, messages, variables=variables, tools=tools)
@@ -132,7 +132,7 @@ def _rendered(
 
 
 def _with_one_system(messages: Sequence[TemplateMessage]) -> Sequence[TemplateMessage]:
-    """Join the leading system messages, of which templates take one."""
+    """Join the leading system messages, because templates accept only one."""
     first = next((at for at, one in enumerate(messages) if one.role != "system"), len(messages))
     if first < 2:
         return messages
@@ -141,13 +141,13 @@ def _with_one_system(messages: Sequence[TemplateMessage]) -> Sequence[TemplateMe
 
 
 def _with_reminders(messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:
-    """Return the messages; system messages after the first become text of the user's message next to them."""
+    """Return the messages; system messages after the first become text of adjacent user messages."""
     reminded = [*messages[:1]]
     for message in messages[1:]:
         content = message.content
         if message.role == "system":
             content = f"<system-reminder>\n{content}\n</system-reminder>"
-        if message.role in ("system", "user") and reminded[-1].role == "user":  # templates want turns to alternate
+        if message.role in ("system", "user") and reminded[-1].role == "user":  # templates require alternating roles
             reminded[-1] = TemplateMessage("user", f"{reminded[-1].content}\n\n{content}")
         else:
             reminded.append(TemplateMessage("user", content) if message.role == "system" else message)
@@ -177,7 +177,7 @@ def prompt_of(loaded: LoadedPair, body: ChatRequest, *, first_part: FirstPart = 
 
 
 async def prepare_chat(state: AppState, body: ChatRequest) -> tuple[GenerationRequest, Callable[[], AnswerParts]]:
-    """Return the generation of a chat request, and a maker of a choice's parts; ApiError names an invalid field."""
+    """Return the generation of a chat request, and a factory of `AnswerParts`, one for each choice."""
     loaded = await state.ready("chat", body.model)
     tools = tools_of(body)
     generation = await asyncio.to_thread(_generation, loaded, body, tools, state.grammars(loaded))
@@ -191,12 +191,12 @@ async def prepare_chat(state: AppState, body: ChatRequest) -> tuple[GenerationRe
 
 def _generation(loaded: LoadedPair, body: ChatRequest, tools: ToolOptions, grammars: Grammars) -> GenerationRequest:
     if body.top_logprobs is not None and not body.logprobs:
-        raise bad("top_logprobs", "needs logprobs to be true")
+        raise bad("top_logprobs", "requires logprobs: true")
     limit = limit_of(body.max_completion_tokens, body.max_tokens, body.n_predict, default=NO_LIMIT)
     calls = call_constraint(loaded.tokenizer, grammars, tools.schemas, required=tools.must) if tools.schemas else None
     formats = constraint_of(body, grammars, *_formats(body, grammars))
     if tools.schemas and formats:
-        raise bad("tools", "not together with a form of the answer")
+        raise bad("tools", "cannot be combined with response_format, json_schema or grammar")
     prompt = prompt_of(loaded, body, first_part="call" if tools.must else "text" if formats else "")
     generation = replace(
         prompt.prepare(limit, params_of(body, TEMPERATURE, loaded.sampling)),
@@ -211,9 +211,9 @@ def _generation(loaded: LoadedPair, body: ChatRequest, tools: ToolOptions, gramm
 
 
 def messages_of(given: Sequence[ChatMessage]) -> list[TemplateMessage]:
-    """Convert messages to those of the chat template; ApiError names the invalid field."""
+    """Convert messages for the chat template; ApiError names an invalid field."""
     messages = []
-    names: dict[str, str] = {}  # of the tools that were called, by the id of the call
+    names: dict[str, str] = {}  # tool names by call id
     for number, message in enumerate(given):
         place = f"messages[{number}]"
         if message.role not in ROLES:
@@ -234,7 +234,7 @@ def messages_of(given: Sequence[ChatMessage]) -> list[TemplateMessage]:
 def tools_of(body: ChatRequest) -> ToolOptions:
     """Return the tools of a request; ApiError if a schema is invalid, or the chosen tool is missing."""
     if not body.tools and body.tool_choice not in (None, "none", "auto"):
-        raise bad("tool_choice", "there are no tools to choose from")
+        raise bad("tool_choice", "requires tools, but the request has none")
     if not body.tools or body.tool_choice == "none":
         return ToolOptions()
     schemas = {tool.function.name: tool.function.parameters or {} for tool in body.tools}
@@ -260,7 +260,7 @@ def tools_of(body: ChatRequest) -> ToolOptions:
 
 
 def _formats(body: ChatRequest, grammars: Grammars) -> list[tuple[str, MakeConstraint]]:
-    """Return the constraint that `response_format` sets, if any."""
+    """Return the name and the maker of the constraint that `response_format` sets, if any."""
     given = body.response_format
     if given is None or given.type == "text":
         return []
@@ -273,7 +273,7 @@ def _formats(body: ChatRequest, grammars: Grammars) -> list[tuple[str, MakeConst
 
 
 def _called(call: ToolCall) -> CalledTool:
-    """Convert a call; arguments that are JSON become an object, which each template writes in its own way."""
+    """Convert a call; arguments that are a JSON object are parsed, because templates format them themselves."""
     try:
         arguments: object = msgspec.json.decode(call.function.arguments or "{}", type=dict)
     except (msgspec.DecodeError, RecursionError):
@@ -287,12 +287,12 @@ def text_of(content: str | Sequence[TextPart] | None, place: str) -> str:
         return content or ""
     for number, part in enumerate(content):
         if part.text is None or not part.type.endswith("text"):
-            raise bad(f"{place}[{number}]", "pictures, files and sound are not supported, only text")
+            raise bad(f"{place}[{number}]", "expected text (images, files and audio are not supported)")
     return "".join(part.text or "" for part in content)
 
 
 def _check_schema(place: str, schema: Mapping[str, Any]) -> None:
     """Raise ApiError if a part of a tool's schema has the wrong type; the grammar checks the rest."""
-    for name, kind, told in (("properties", dict, "object"), ("$defs", dict, "object"), ("required", list, "array")):
+    for name, kind, noun in (("properties", dict, "object"), ("$defs", dict, "object"), ("required", list, "array")):
         if not isinstance(schema.get(name, kind()), kind):
-            raise bad(place, f"{name} of its schema: expected an {told}")
+            raise bad(place, f"invalid {name} in the schema (expected an {noun})")

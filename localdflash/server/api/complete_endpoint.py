@@ -136,12 +136,12 @@ async def _as_events(answers: AsyncGenerator[Event], explained: Event) -> AsyncG
 
 async def _whole(state: AppState, generation: GenerationRequest, count: int, explained: Event) -> Event:
     """Return the complete answers."""
-    found, text = list[Event](), ""
+    choices, text = list[Event](), ""
     async with aclosing(answers(state, generation, count)) as source:
         async for one in source:
             text += one["text"]
             if "finish" in one:
-                found.append({**{k: one[k] for k in ("finish", "confidence", "tokens")}, "text": text})
+                choices.append({**{k: one[k] for k in ("finish", "confidence", "tokens")}, "text": text})
                 text = ""
     ran = [request for request in generation.requests if request.finish_reason]
-    return {"choices": found, "timings": timings(ran), **explained}
+    return {"choices": choices, "timings": timings(ran), **explained}

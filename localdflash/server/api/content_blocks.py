@@ -16,10 +16,10 @@ BlockKind = Literal["thoughts", "text", "call"]
 
 @dataclass(frozen=True, slots=True)
 class PartsDelta:
-    """Parts that a piece of text adds; all may be empty."""
+    """Thoughts, answer text and call additions from a piece of text; all may be empty."""
 
     thoughts: str = ""
-    said: str = ""
+    text: str = ""
     calls: Sequence[CallDelta] = ()
 
 
@@ -31,25 +31,25 @@ class AnswerParts:
 
     def push(self, text: str) -> PartsDelta:
         """Return the parts that a piece of text adds."""
-        thoughts, said = self._split.push(text) if self._split else ("", text)
-        said, calls = self._reader.push(said) if self._reader else (said, [])
-        return PartsDelta(thoughts, said, calls)
+        thoughts, rest = self._split.push(text) if self._split else ("", text)
+        answer, calls = self._reader.push(rest) if self._reader else (rest, [])
+        return PartsDelta(thoughts, answer, calls)
 
     def finish(self) -> PartsDelta:
-        """Return the parts held back so far, at the end."""
+        """Return the held-back parts at the end of the answer."""
         thoughts, rest = self._split.finish() if self._split else ("", "")
-        said, calls = self._reader.push(rest) if self._reader else (rest, [])
+        answer, calls = self._reader.push(rest) if self._reader else (rest, [])
         more, last = self._reader.finish() if self._reader else ("", [])
-        return PartsDelta(thoughts, said + more, [*calls, *last])
+        return PartsDelta(thoughts, answer + more, [*calls, *last])
 
 
 @dataclass
 class AnswerBlock:
-    """Part of an answer; the text of a call is its arguments, in JSON."""
+    """Part of an answer; the `text` of a call is the JSON of its arguments."""
 
     kind: BlockKind
     number: int
-    name: str = ""  # of the tool that is called
+    name: str = ""  # name of the called tool
     text: str = ""  # so far
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:24])
 
@@ -64,7 +64,7 @@ class BlockEvent:
 
 
 class AnswerBlocks:
-    """Blocks of the only choice of a request; `choice` is known from its first step on."""
+    """Blocks of the only choice of a request; `choice` is set at the first step."""
 
     choice: Choice
 
@@ -89,11 +89,11 @@ class AnswerBlocks:
             yield event
 
     def push(self, delta: PartsDelta) -> Iterator[BlockEvent]:
-        """Yield the events of the next parts; more of an open call comes before the text after it."""
+        """Yield the events of the next parts: arguments of the open call, then text, then new calls."""
         known = self._calls
         for call in (one for one in delta.calls if one.index < known):
             yield from self._more(call.arguments)
-        texts: tuple[tuple[BlockKind, str], ...] = (("thoughts", delta.thoughts), ("text", delta.said))
+        texts: tuple[tuple[BlockKind, str], ...] = (("thoughts", delta.thoughts), ("text", delta.text))
         for kind, text in texts:
             if text:
                 if not self._open or self._open.kind != kind:

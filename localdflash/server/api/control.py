@@ -171,7 +171,7 @@ def _pair_status(loaded: LoadedPair) -> dict[str, Any]:
 
 async def load(http: HttpRequest, state: AppState, body: LoadRequest) -> Response:
     """Load another pair for one role or all; if the client leaves while waiting, change nothing."""
-    try:  # before the loaded pair is given up
+    try:  # check the name before unloading any pair
         await asyncio.to_thread(lambda: load_registry().resolve(body.pair))
     except LocaldflashError as error:
         raise ApiError(404, str(error), param="pair", code="model_not_found") from None
@@ -180,14 +180,14 @@ async def load(http: HttpRequest, state: AppState, body: LoadRequest) -> Respons
     try:
         return json_response(_pair_status(await until_disconnect(http.receive, loading)))
     except LocaldflashError as error:
-        told = as_api_error(error)
-        raise ApiError(400 if told.status == 500 else told.status, str(told), code=told.code or "load_failed") from None
+        api = as_api_error(error)
+        raise ApiError(400 if api.status == 500 else api.status, str(api), code=api.code or "load_failed") from None
 
 
 async def stop(http: HttpRequest, state: AppState) -> Response:
     """Stop the daemon."""
     if state.stop is None:
-        raise ApiError(404, "this server is not stopped this way", code="not_found")
+        raise ApiError(404, "this server cannot be stopped over HTTP", code="not_found")
     state.stop()
     return json_response({"status": "stopping"})
 

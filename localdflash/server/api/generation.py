@@ -1,4 +1,4 @@
-"""Generation of an answer: a dialect makes a `GenerationRequest` and formats the `pieces` of its choices."""
+"""Generation of an answer: an HTTP API makes a `GenerationRequest` and formats the `pieces` of its choices."""
 
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -22,8 +22,8 @@ from localdflash.text.tokenizer import Tokenizer
 
 MakeConstraint = Callable[[], Constraint]
 NO_LIMIT = 2**31
-COUNTED_CONTEXTS = 2  # a prompt longer than these is not tokenized to its end
-OVERFLOW = "context_length_exceeded"  # code of the error
+COUNTED_CONTEXTS = 2  # tokenization of a prompt stops at this multiple of the context length
+OVERFLOW = "context_length_exceeded"  # error code of a prompt that does not fit
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,15 @@ class GenerationRequest:
     requests: Sequence[Request]
     stops: tuple[str, ...] = ()
     truncated: bool = False  # a part of the prompt did not fit and was left out
-    urgent: bool = False
-    document: str | None = None
-    seconds: float = 0.0  # for each choice after its first step; 0 is no limit
-    least_indent: int = 0  # of every line but the first; a line with less is not part of the answer
-    ending: Callable[[], Ending] | None = None  # makes what ends the text of one choice
+    urgent: bool = False  # a completion, which the scheduler prefers to chat answers
+    document: str | None = None  # id; a newer request with this id cancels the generation
+    seconds: float = 0.0  # time limit of each choice after its first step; 0: none
+    least_indent: int = 0  # the answer ends before a line, except the first, with less indentation
+    ending: Callable[[], Ending] | None = None  # makes the custom end condition of one choice
     make_decoder: Callable[[Tokenizer], TextDecoder] = Detokenizer
 
-    def spelling(self) -> TextDecoder:
-        """Return a detokenizer for one choice."""
+    def new_decoder(self) -> TextDecoder:
+        """Return a text decoder for one choice."""
         return self.make_decoder(self.loaded.tokenizer)
 
 
@@ -64,24 +64,24 @@ def params_of(
 
 
 def limit_of(*given: int | None, default: int) -> int:
-    """Return the first limit that is given; -1 means all the room of the context."""
+    """Return the first limit that is given; -1 means all that the context holds."""
     limit = next((limit for limit in given if limit is not None), default)
     return NO_LIMIT if limit < 0 else limit
 
 
 def constraint_of(body: SamplingFields, grammars: Grammars, *more: tuple[str, MakeConstraint]) -> MakeConstraint | None:
-    """Return a maker of each choice's constraint, if the request sets one; `more` are those of other fields."""
-    asked = list(more)
+    """Return a maker of constraints, if the request sets one; `more` has makers by name of other fields."""
+    makers = list(more)
     if body.json_schema is not None:
         schema = body.json_schema
-        asked.append(("json_schema", lambda: grammars.json_schema(schema)))
+        makers.append(("json_schema", lambda: grammars.json_schema(schema)))
     if body.grammar:
         text = body.grammar
-        asked.append(("grammar", lambda: grammars.gbnf(text)))
-    if len(asked) > 1:
-        names = " and ".join(name for name, _ in asked)
-        raise ApiError(400, f"{names}: only one of them", param=asked[0][0], code="invalid_value")
-    return asked[0][1] if asked else None
+        makers.append(("grammar", lambda: grammars.gbnf(text)))
+    if len(makers) > 1:
+        names = " and ".join(name for name, _ in makers)
+        raise ApiError(400, f"{names}: only one of them", param=makers[0][0], code="invalid_value")
+    return makers[0][1] if makers else None
 
 
 def with_choices(
@@ -100,8 +100,8 @@ def with_choices(
     stops = (*generation.stops, *([body.stop] if isinstance(body.stop, str) else body.stop or ()))
     if strange := [token for token, _ in request.params.logit_bias if not 0 <= token < tokenizer.vocab_size]:
         raise bad("logit_bias", f"{strange[0]} is no token of this model, which has {tokenizer.vocab_size}")
-    room = context - len(request.ids)
-    if room < min(request.max_tokens, 1):
+    free = context - len(request.ids)
+    if free < min(request.max_tokens, 1):
         # Claude Code, pi and opencode match the words before the semicolon, litellm those after it.
         counted = COUNTED_CONTEXTS * context
         size = f"more than {counted}" if len(request.ids) > counted else f"{len(request.ids)}"
@@ -112,8 +112,8 @@ def with_choices(
     requests = [
         replace(
             request,
-            max_tokens=min(request.max_tokens, room),
-            # A special token has no text in which its stop string could be found.
+            max_tokens=min(request.max_tokens, free),
+            # A special token decodes to no text, so its stop string becomes an end token.
             ends=request.ends.union(tokenizer.special(stop) for stop in stops if tokenizer.has_special(stop)),
             params=replace(request.params, seed=None if seed is None else (seed + i) % 2**63),
             constraint=constraint() if constraint else request.constraint,
@@ -135,9 +135,9 @@ class Choice:
     ids: list[int] = field(default_factory=list)
     text: str = ""
     chosen: list[SampledToken] = field(default_factory=list)
-    finish: str = ""  # "stop", "length" or "cancelled"
-    stop_string: str = ""  # the one that ended it, if one did
-    ending: Ending | None = None  # what else may have ended it
+    finish: str = ""  # "stop", "length" or "cancelled"; empty while running
+    stop_string: str = ""  # the stop string that ended the text, if any
+    ending: Ending | None = None  # custom end condition
 
 
 @dataclass(frozen=True)
@@ -161,9 +161,9 @@ async def pieces(state: AppState, generation: GenerationRequest) -> AsyncGenerat
             yield ChoicePiece(Choice(index, request, finish="cancelled"))
             return
         if not (worker := await state.engines.worker_if_loaded(generation.loaded)):
-            raise ApiError(503, "another model was loaded meanwhile: ask again", code="model_changed", Retry_After="1")
+            raise ApiError(503, "the model was replaced; send the request again", code="model_changed", Retry_After="1")
         choice = Choice(index, request)
-        tokens = _TokenTexts(generation.spelling(), request.ends)
+        tokens = _TokenTexts(generation.new_decoder(), request.ends)
         lines = _IndentLimit(generation.least_indent)
         ending = generation.ending() if generation.ending else None
         answer = worker.stream(
@@ -173,7 +173,7 @@ async def pieces(state: AppState, generation: GenerationRequest) -> AsyncGenerat
             document=generation.document,
             seconds=generation.seconds,
             ending=ending,
-            spelling=generation.make_decoder,
+            make_decoder=generation.make_decoder,
         )
         async with aclosing(answer) as deltas:
             async for delta in deltas:
@@ -189,9 +189,9 @@ async def pieces(state: AppState, generation: GenerationRequest) -> AsyncGenerat
                     break
         if request.finish_reason == "cancelled" and not (lines.ended or generation.document):
             if worker.is_evicting:
-                told = f"{worker.display_name} made room for another chat's model"
-                raise ApiError(503, told, code="model_taken", Retry_After="1")
-            raise EngineDisconnect("the engine stops: ask again")  # nobody else cancels while somebody listens
+                message = f"{worker.display_name} was unloaded for another chat's model"
+                raise ApiError(503, message, code="model_taken", Retry_After="1")
+            raise EngineDisconnect("the engine is stopping; send the request again")  # as the scheduler closes
         rest = lines.finish()
         choice.text += rest
         reason = {"context": "length", "": "cancelled"}.get(request.finish_reason, request.finish_reason)
@@ -208,37 +208,37 @@ async def pieces(state: AppState, generation: GenerationRequest) -> AsyncGenerat
 
 
 async def collect(state: AppState, generation: GenerationRequest) -> list[Choice]:
-    """Run all choices to their end."""
+    """Run all choices to their end and return them."""
     async with aclosing(pieces(state, generation)) as source:
-        found = {piece.choice.index: piece.choice async for piece in source}
-    return list(found.values())
+        choices = {piece.choice.index: piece.choice async for piece in source}
+    return list(choices.values())
 
 
 def _stop_string(choice: Choice, generation: GenerationRequest) -> str:
     """Return the stop string that ended the text, if one did."""
     if choice.finish != "stop" or choice.ids[-1] in choice.request.ends:
         return ""
-    spelling = generation.spelling()
-    whole = spelling.push(choice.ids) + spelling.finish()
+    decoder = generation.new_decoder()
+    whole = decoder.push(choice.ids) + decoder.finish()
     return next((stop for stop in generation.stops if whole.startswith(stop, len(choice.text))), "")
 
 
 class _TokenTexts:
-    """Assignment of tokens to the text sent so far: those whose bytes begin in it."""
+    """Buffer that releases a token once the text sent so far contains the first byte of the token."""
 
-    def __init__(self, spelling: TextDecoder, ends: frozenset[int]) -> None:
-        self._spelling, self._ends = spelling, ends
+    def __init__(self, decoder: TextDecoder, ends: frozenset[int]) -> None:
+        self._decoder, self._ends = decoder, ends
         self._waiting: list[SampledToken] = []
-        self._told = self._spelled = 0  # bytes
+        self._sent_bytes = self._decoded_bytes = 0
 
     def push(self, chosen: Sequence[SampledToken], text: str) -> list[SampledToken]:
         """Return the tokens whose bytes begin in the text so far; `chosen` came with `text`."""
         self._waiting += (one for one in chosen if one.token not in self._ends)
-        self._told += len(text.encode())
+        self._sent_bytes += len(text.encode())
         known = []
-        while self._waiting and self._spelled < self._told:
+        while self._waiting and self._decoded_bytes < self._sent_bytes:
             known.append(one := self._waiting.pop(0))
-            self._spelled += len(self._spelling.push([one.token]).encode())
+            self._decoded_bytes += len(self._decoder.push([one.token]).encode())
         return known
 
     def finish(self) -> list[SampledToken]:
@@ -254,7 +254,7 @@ class _IndentLimit:
         self._least, self._held = least, ""
 
     def push(self, text: str) -> str:
-        """Return the text that stays; blanks at the start of a line are held back."""
+        """Return the text within the limit; a line break and leading blanks are held back until code follows."""
         if not self._least or self.ended:
             return text
         lines = (self._held + text).split("\n")
@@ -268,12 +268,12 @@ class _IndentLimit:
         return "\n".join(lines)
 
     def finish(self) -> str:
-        """Return the text held back so far, at the end."""
+        """Return the held-back text at the end of the answer."""
         return self._held
 
 
 def cached_tokens(request: Request) -> int:
-    """Return the number of cached prompt tokens. The last token never is: the first step computes it."""
+    """Return the number of cached prompt tokens. The last prompt token never counts: the first step computes it."""
     return max(len(request.ids) - 1 - request.computed_tokens, 0)
 
 

@@ -58,11 +58,11 @@ def as_api_error(error: BaseException) -> ApiError:
             status, code = next(known for kind, known in reversed(ERRORS.items()) if isinstance(error, kind))
             retry = {"Retry_After": "1"} if isinstance(error, QueueFull) else {}
             return ApiError(status, " ".join(str(error).split()), code=code, **retry)
-    return ApiError(500, "an error inside of localdflash: its log says more", code="internal_error")
+    return ApiError(500, "internal error; see the log of localdflash", code="internal_error")
 
 
 def error_body(error: ApiError, path: str = "") -> dict[str, Any]:
-    """Return the error as JSON, for a request of this path. Without a code, OpenAI's has the status as its code."""
+    """Return the JSON body of an error: Anthropic's for /v1/messages, else OpenAI's (default code: the status)."""
     kind = "invalid_request_error" if error.status < 500 else "server_error"
     if f"{path}/".startswith(f"{MESSAGES}/"):
         kind = _ANTHROPIC.get(error.status, kind if error.status < 500 else "api_error")
@@ -73,8 +73,8 @@ def error_body(error: ApiError, path: str = "") -> dict[str, Any]:
 
 def error_response(error: BaseException, path: str) -> Response:
     """Return the response for an error of a request of this path."""
-    told = as_api_error(error)
-    return Response(msgspec.json.encode(error_body(told, path)), told.status, told.headers, "application/json")
+    known = as_api_error(error)
+    return Response(msgspec.json.encode(error_body(known, path)), known.status, known.headers, "application/json")
 
 
 async def on_error(request: HttpRequest, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""llama-server's API, which llama.vim, llama.vscode and Continue speak."""
+"""llama-server's HTTP API, which llama.vim, llama.vscode and Continue use."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -37,32 +37,32 @@ from localdflash.text.chat_template import encode_parts
 from localdflash.text.grammar import Grammars
 from localdflash.text.tokenizer import Tokenizer
 
-DEFAULT_MAX_TOKENS = 128  # where a request does not say
+DEFAULT_MAX_TOKENS = 128  # default of n_predict
 
 
 async def infill(http: HttpRequest, state: AppState, body: InfillRequest) -> Response:
-    """Answer with the text at a cursor, up to the end of the line, statement or block."""
+    """Serve POST /infill: text at the cursor up to the end of a line, statement or code block."""
     loaded = await state.ready("completion", body.model)
     generation = await asyncio.to_thread(_infill, loaded, state.filler(loaded), body, state.grammars(loaded))
     return await _answer(http, state, generation, body)
 
 
 async def completion(http: HttpRequest, state: AppState, body: RawRequest) -> Response:
-    """Answer with the continuation of a prompt."""
+    """Serve POST /completion."""
     loaded = await state.ready(state.engines.raw_prompt_role, body.model)
     generation = await asyncio.to_thread(_completion, loaded, body, state.grammars(loaded))
     return await _answer(http, state, generation, body)
 
 
 def _infill(loaded: LoadedPair, filler: InfillPlanner, body: InfillRequest, grammars: Grammars) -> GenerationRequest:
-    """Return an infill of `code/fim`; a grammar alone decides where it ends, and stop strings turn healing off."""
+    """Prepare an infill. A grammar replaces its end condition; a grammar or `stop` disables token healing."""
     constraint = constraint_of(body, grammars)
     extra = [(" ".join(one.filename.split()) or "file", one.text) for one in body.input_extra or ()]
-    has_place = bool(loaded.fim_format().files)  # else drafts are copied from them; the last matter most
+    reads_files = bool(loaded.fim_format().files)  # else `extra` feeds prompt-lookup drafts, the last text first
     filling = filler.plan(
         Gap("", "", body.input_prefix, body.prompt or "", body.input_suffix),
-        [ContextPiece("open", *one, weight=i) for i, one in enumerate(extra)] if has_place else (),
-        () if has_place else [text for _, text in reversed(extra)],
+        [ContextPiece("open", *one, weight=i) for i, one in enumerate(extra)] if reads_files else (),
+        () if reads_files else [text for _, text in reversed(extra)],
         max_tokens=limit_of(body.n_predict, default=DEFAULT_MAX_TOKENS),
         params=params_of(body, MIDDLE_TEMPERATURE),
         max_prompt_tokens=loaded.context,
@@ -75,7 +75,7 @@ def _infill(loaded: LoadedPair, filler: InfillPlanner, body: InfillRequest, gram
 def _completion(loaded: LoadedPair, body: RawRequest, grammars: Grammars) -> GenerationRequest:
     prompts = prompts_of(body.prompt)
     if len(prompts) > 1:
-        raise bad("prompt", "only one")
+        raise bad("prompt", "expected one prompt")
     prepared = prepare_prompt(loaded, prompts[0], None, limit_of(body.n_predict, default=DEFAULT_MAX_TOKENS), body)
     return _with_limits(prepared, body, constraint_of(body, grammars))
 
@@ -170,7 +170,7 @@ def _selected(whole: dict[str, Any], body: NativeRequest) -> dict[str, Any]:
 
 
 async def tokenize(http: HttpRequest, state: AppState, body: TokenizeRequest) -> Response:
-    """Return the ids of a text."""
+    """Serve POST /tokenize."""
     tokenizer = (await state.ready(state.engines.main)).tokenizer
     ids = await asyncio.to_thread(_ids, tokenizer, body)
     pieces = [{"id": token, "piece": _piece(tokenizer, token)} for token in ids] if body.with_pieces else ids
@@ -178,7 +178,7 @@ async def tokenize(http: HttpRequest, state: AppState, body: TokenizeRequest) ->
 
 
 async def detokenize(http: HttpRequest, state: AppState, body: DetokenizeRequest) -> Response:
-    """Return the text of ids."""
+    """Serve POST /detokenize."""
     tokenizer = (await state.ready(state.engines.main)).tokenizer
     if strange := [token for token in body.tokens if token >= tokenizer.vocab_size]:
         raise bad("tokens", f"{strange[0]} is no token of this model, which has {tokenizer.vocab_size}")
@@ -223,7 +223,7 @@ async def props(http: HttpRequest, state: AppState) -> Response:
 
 
 async def slots(http: HttpRequest, state: AppState) -> Response:
-    """Return the slots; with `?fail_on_no_slot=1` a 503 while none of them is free."""
+    """Return one slot for each loaded pair; `?fail_on_no_slot=1` returns 503 if all are busy."""
     workers = enumerate(state.engines.workers)
     slots = [_slot(number, loaded, worker.scheduler) for number, worker in workers if (loaded := worker.loaded)]
     if http.query_params.get("fail_on_no_slot") and all(slot["is_processing"] for slot in slots):

@@ -80,7 +80,7 @@ def _counted(totals: EngineTotals) -> Iterator[Metric]:
         ("requests", "Requests that ended", totals.requests),
         ("requests_failed", "Requests that ended with an error", totals.failed),
         ("requests_cancelled", "Requests that were cancelled", totals.cancelled),
-        ("preemptions", "Times that a request made room", totals.preempted),
+        ("preemptions", "Requests that were preempted by a more urgent request", totals.preempted),
         ("prompt_tokens", "Tokens of prompts", totals.prompt_tokens),
         ("prompt_tokens_reused", "Tokens of prompts that came out of a cache", totals.reused_tokens),
         ("tokens", "Tokens generated", stats.tokens),

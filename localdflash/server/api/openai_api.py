@@ -37,34 +37,34 @@ from localdflash.text.stream import TextDecoder
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.tool_calls import CallDelta
 
-MIN_LOGPROB = -9999.0  # what OpenAI writes for a token that cannot be
-DEFAULT_MAX_TOKENS = 16  # where a request does not say, as OpenAI documents
-MAX_CHOICES = 16
+MIN_LOGPROB = -9999.0  # what OpenAI reports for a token of probability 0
+DEFAULT_MAX_TOKENS = 16  # default of /v1/completions, as OpenAI documents
+MAX_CHOICES = 16  # of all prompts of a request
 
 
 NO_EMBEDDINGS = (
-    "embeddings and reranking are not offered: the models here are trained to write, and their last states tell texts"
-    " apart badly; take a server with a model that is made for it"
+    "embeddings and reranking are not supported: the hidden states of generative models separate texts badly;"
+    " use a server with an embedding model"
 )
 
 
 class MessageParts:
-    """Message of one choice as its text grows."""
+    """Chat message of one choice, built from text as it is generated."""
 
     def __init__(self, parts: AnswerParts) -> None:
         self._parts = parts
-        self.calls: list[dict[str, Any]] = []  # as a whole message has them
+        self.calls: list[dict[str, Any]] = []  # tool calls with their arguments so far
 
     def push(self, text: str) -> dict[str, Any]:
-        """Return the delta that a piece of text adds; it may be empty."""
+        """Return the delta that a piece of text adds; it may have no fields."""
         return self._delta(self._parts.push(text))
 
     def finish(self) -> dict[str, Any]:
-        """Return the delta of the text held back, at the end."""
+        """Return the delta of the held-back text at the end."""
         return self._delta(self._parts.finish())
 
     def message(self, text: str) -> dict[str, Any]:
-        """Return the whole message at once."""
+        """Return the message of a complete text."""
         parts = [self.push(text), self.finish()]
         content = "".join(part.get("content", "") for part in parts)
         thoughts = "".join(part.get("reasoning_content", "") for part in parts)
@@ -78,7 +78,7 @@ class MessageParts:
 
     def _delta(self, added: PartsDelta) -> dict[str, Any]:
         calls = [self._call(call) for call in added.calls]
-        delta = {"reasoning_content": added.thoughts, "content": added.said, "tool_calls": calls}
+        delta = {"reasoning_content": added.thoughts, "content": added.text, "tool_calls": calls}
         return {name: part for name, part in delta.items() if part}
 
     def _call(self, delta: CallDelta) -> dict[str, Any]:
@@ -98,28 +98,28 @@ class ChatShape:
     tokenizer: Tokenizer
     logprobs: bool
     parts: Callable[[], AnswerParts]
-    _parts: dict[int, MessageParts] = field(default_factory=dict)  # by choice, in a stream
-    prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"  # of ids; names of objects
+    _parts: dict[int, MessageParts] = field(default_factory=dict)  # by index of the choice, in a stream
+    prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"  # prefix of ids; `object` names
 
     def first(self, index: int) -> list[dict[str, Any]]:
-        """Return the parts of a stream before a choice's text."""
+        """Return the `choices` entries of a stream before a choice's text."""
         self._parts[index] = MessageParts(self.parts())
         return [self._delta(index, {"role": "assistant", "content": ""})]
 
     def part(self, piece: ChoicePiece) -> dict[str, Any]:
-        """Return a piece of a choice in a stream."""
+        """Return the `choices` entry of a piece of text in a stream."""
         index = piece.choice.index
-        told = self._delta(index, self._parts[index].push(piece.text) or {"content": ""})
-        return {**told, "logprobs": self._logprobs(piece.chosen)}
+        entry = self._delta(index, self._parts[index].push(piece.text) or {"content": ""})
+        return {**entry, "logprobs": self._logprobs(piece.chosen)}
 
     def last(self, choice: Choice) -> list[dict[str, Any]]:
-        """Return the end of a choice in a stream, after the text held back."""
+        """Return the last `choices` entries of a choice: any held-back text, then the finish reason."""
         parts = self._parts[choice.index]
         rest = [self._delta(choice.index, delta) for delta in (parts.finish(),) if delta]
         return [*rest, {**self._delta(choice.index, {}), "finish_reason": _reason(choice, parts)}]
 
     def choice(self, choice: Choice) -> dict[str, Any]:
-        """Return a complete choice."""
+        """Return the `choices` entry of a response that is not streamed."""
         parts = MessageParts(self.parts())
         return {
             "index": choice.index,
@@ -154,7 +154,7 @@ class CompletionShape:
 
     tokenizer: Tokenizer
     logprobs: bool
-    _offsets: dict[int, int] = field(default_factory=dict)  # characters told so far, by choice
+    _offsets: dict[int, int] = field(default_factory=dict)  # characters sent so far, by index of the choice
     prefix, whole, chunk = "cmpl-", "text_completion", "text_completion"
 
     def first(self, index: int) -> list[dict[str, Any]]:
@@ -185,18 +185,18 @@ class CompletionShape:
         offsets = []
         for one in chosen:
             offsets.append(self._offsets.get(index, 0))
-            self._offsets[index] = offsets[-1] + len(self._spelled(one.token))
+            self._offsets[index] = offsets[-1] + len(self._token_text(one.token))
         return {
-            "tokens": [self._spelled(one.token) for one in chosen],
+            "tokens": [self._token_text(one.token) for one in chosen],
             "token_logprobs": [max(one.logprob, MIN_LOGPROB) for one in chosen],
             "top_logprobs": [
-                {self._spelled(token): max(logprob, MIN_LOGPROB) for token, logprob in one.top_logprobs}
+                {self._token_text(token): max(logprob, MIN_LOGPROB) for token, logprob in one.top_logprobs}
                 for one in chosen
             ],
             "text_offset": offsets,
         }
 
-    def _spelled(self, token: int) -> str:
+    def _token_text(self, token: int) -> str:
         return self.tokenizer.piece(token, special=True).decode("utf-8", "replace")
 
 
@@ -204,14 +204,14 @@ EndpointShape = ChatShape | CompletionShape
 
 
 async def chat(http: HttpRequest, state: AppState, body: ChatRequest) -> Response:
-    """Answer a conversation."""
+    """Serve POST /v1/chat/completions."""
     generation, make_parts = await prepare_chat(state, body)
     shape = ChatShape(generation.loaded.tokenizer, bool(body.logprobs), make_parts)
     return await answer(http, state, generation, body, shape)
 
 
 async def completions(http: HttpRequest, state: AppState, body: CompletionRequest) -> Response:
-    """Answer with the continuation of a prompt."""
+    """Serve POST /v1/completions; with a `suffix` it is FIM."""
     role = state.engines.raw_prompt_role if body.suffix is None else "completion"
     loaded = await state.ready(role, body.model)
     generation = await asyncio.to_thread(_prepare_completions, loaded, body, state.grammars(loaded))
@@ -221,7 +221,7 @@ async def completions(http: HttpRequest, state: AppState, body: CompletionReques
 async def answer(
     http: HttpRequest, state: AppState, generation: GenerationRequest, body: OpenAI, shape: EndpointShape
 ) -> Response:
-    """Return the response to a request that generates."""
+    """Return the response, as an event stream if the request wants that."""
     head = {
         "id": shape.prefix + uuid.uuid4().hex,
         "object": shape.chunk if body.stream else shape.whole,
@@ -234,7 +234,7 @@ async def answer(
 
 
 async def apply_template(http: HttpRequest, state: AppState, body: TemplateRequest) -> Response:
-    """Return the prompt that a conversation makes, as text, or its number of tokens."""
+    """Serve POST /apply-template: return the rendered prompt, or its number of tokens if `count`."""
     loaded = await state.ready("chat", body.model)
     if body.count:
         return json_response({"tokens": await asyncio.to_thread(lambda: len(prompt_of(loaded, body).encode()))})
@@ -249,14 +249,14 @@ async def count_input_tokens(http: HttpRequest, state: AppState, body: ChatReque
 
 
 async def embeddings(http: HttpRequest, state: AppState) -> Response:
-    """Raise an ApiError: there are no embeddings."""
+    """Raise ApiError 501 for embeddings and reranking."""
     raise ApiError(501, NO_EMBEDDINGS, code="not_offered")
 
 
 def _prepare_completions(loaded: LoadedPair, body: CompletionRequest, grammars: Grammars) -> GenerationRequest:
     prompts, count = prompts_of(body.prompt), body.n or 1
     if len(prompts) * count > MAX_CHOICES:
-        raise ApiError(400, f"more than {MAX_CHOICES} choices of all prompts", param="n", code="invalid_value")
+        raise ApiError(400, f"expected at most {MAX_CHOICES} choices over all prompts", param="n", code="invalid_value")
     limit = limit_of(body.max_tokens, body.n_predict, default=DEFAULT_MAX_TOKENS)
     constraint = constraint_of(body, grammars)
     prepared = (prepare_prompt(loaded, prompt, body.suffix, limit, body) for prompt in prompts)
@@ -267,17 +267,17 @@ def _prepare_completions(loaded: LoadedPair, body: CompletionRequest, grammars: 
 async def _whole(
     state: AppState, generation: GenerationRequest, shape: EndpointShape, head: dict[str, Any]
 ) -> dict[str, Any]:
-    found = await collect(state, generation)
+    choices = await collect(state, generation)
     return {
         **head,
-        "choices": [shape.choice(choice) for choice in found],
+        "choices": [shape.choice(choice) for choice in choices],
         "usage": _usage(generation),
         "timings": timings(generation.requests),
     }
 
 
 def _reason(choice: Choice, parts: MessageParts) -> str:
-    """Return why a chat's answer ended; "repeat" only if the request allows that end."""
+    """Return a chat choice's finish reason; the reason of `ending` only if the request enables it."""
     if choice.finish == "stop" and choice.ending and choice.ending.ended:
         return choice.ending.reason
     return "tool_calls" if parts.calls and choice.finish == "stop" else choice.finish
@@ -288,12 +288,12 @@ async def _events(
 ) -> AsyncGenerator[Any]:
     with_usage = bool(body.stream_options and body.stream_options.get("include_usage"))
     head = {**head, "usage": None} if with_usage else head
-    begun, spelling = -1, generation.spelling()
+    index, decoder = -1, generation.new_decoder()
     async with aclosing(pieces(state, generation)) as source:
         async for piece in source:
-            if begun != piece.choice.index:
-                begun, spelling = piece.choice.index, generation.spelling()
-                for first in shape.first(begun):
+            if index != piece.choice.index:
+                index, decoder = piece.choice.index, generation.new_decoder()
+                for first in shape.first(index):
                     yield {**head, "choices": [first]}
             if piece.choice.finish and not (piece.text or piece.chosen):
                 *rest, last = shape.last(piece.choice)
@@ -301,29 +301,29 @@ async def _events(
                     yield {**head, "choices": [part]}
                 yield {**head, "choices": [last], "timings": timings([piece.choice.request])}
             elif piece.text or piece.chosen or (body.steps and piece.step):
-                told = {"step": _step(generation, piece.step, spelling)} if body.steps and piece.step else {}
-                told |= {"timings": timings([piece.choice.request])} if body.timings_per_token else {}
-                yield {**head, "choices": [shape.part(piece)], **told}
+                extra = {"step": _step(generation, piece.step, decoder)} if body.steps and piece.step else {}
+                extra |= {"timings": timings([piece.choice.request])} if body.timings_per_token else {}
+                yield {**head, "choices": [shape.part(piece)], **extra}
     if with_usage:
         yield {**head, "choices": [], "usage": _usage(generation)}
     yield DONE
 
 
-def _step(generation: GenerationRequest, step: Step, spelling: TextDecoder) -> dict[str, Any]:
-    """Return how the tokens of a step were made; `sizes` are the bytes of text that each token completes."""
+def _step(generation: GenerationRequest, step: Step, decoder: TextDecoder) -> dict[str, Any]:
+    """Return drafter, counts and tokens of a step; `sizes` has the bytes of text that each token completes."""
     tokenizer, ends = generation.loaded.tokenizer, generation.requests[0].ends
     return {
         "drafter": step.drafter,
         "drafted": step.drafted,
         "accepted": step.accepted,
         "tokens": [tokenizer.piece(token).decode("utf-8", "replace") for token in step.tokens],
-        "sizes": [0 if token in ends else len(spelling.push([token]).encode()) for token in step.tokens],
+        "sizes": [0 if token in ends else len(decoder.push([token]).encode()) for token in step.tokens],
         "ms": round(step.draft_ms + step.verify_ms, 3),
     }
 
 
 def _usage(generation: GenerationRequest) -> dict[str, Any]:
-    prompts = {id(request.ids): request for request in reversed(generation.requests)}.values()  # the first of each
+    prompts = {id(request.ids): request for request in reversed(generation.requests)}.values()  # one of each prompt
     prompt = sum(len(request.ids) for request in prompts)
     cached = sum(map(cached_tokens, prompts))
     completion = sum(request.stats.tokens for request in generation.requests)

@@ -50,8 +50,8 @@ async def read(request: Request, kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         raise _invalid(error) from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        told = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ApiError(400, f"the body is not JSON: {told}", code="invalid_json") from None
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ApiError(400, f"the body is not JSON: {reason}", code="invalid_json") from None
     return struct
 
 
@@ -67,8 +67,8 @@ def _invalid(error: msgspec.ValidationError, before: str = "") -> ApiError:
     message = str(error)
     place = _PLACE.search(message)
     param = ".".join(name for name in (before, place[1] if place else "") if name) or None
-    told = message[: place.start()] if place else message
-    return ApiError(400, f"{param}: {told}" if param else told, param=param, code="invalid_value")
+    problem = message[: place.start()] if place else message
+    return ApiError(400, f"{param}: {problem}" if param else problem, param=param, code="invalid_value")
 
 
 async def _read_all(request: Request) -> bytes:

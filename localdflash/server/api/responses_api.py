@@ -1,4 +1,4 @@
-"""OpenAI's /v1/responses: translated to a chat request, whose messages join items, and its answer back."""
+"""OpenAI's POST /v1/responses, translated to a chat request; consecutive model items become one message."""
 
 import time
 import uuid
@@ -22,7 +22,7 @@ from localdflash.server.api.generation import OVERFLOW, GenerationRequest, cache
 from localdflash.server.api.http_responses import ApiError, EventStream, bad, json_of, named_event, with_warning
 from localdflash.server.api.request_body import converted
 
-OWN_TOOLS = ("function", "namespace")  # of the client; OpenAI's server would run the others, such as web_search
+OWN_TOOLS = ("function", "namespace")  # tool types that clients run; OpenAI runs the others, such as web_search
 NOT_STORED = "responses are not kept here: send the whole conversation as input"
 NO_PICTURE = "[a picture, which this model cannot see]"
 Event = dict[str, Any]
@@ -30,7 +30,7 @@ Event = dict[str, Any]
 
 @dataclass
 class ResponseWriter:
-    """Events of one response."""
+    """Builder of the events, and of the whole JSON object, of one response."""
 
     generation: GenerationRequest
     body: bodies.ResponsesRequest
@@ -38,10 +38,10 @@ class ResponseWriter:
     functions: "Mapping[str, ClientTool]"  # see `functions_of`
     id: str = field(default_factory=lambda: f"resp_{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
-    _number: int = 0  # of the next event
+    _number: int = 0  # sequence number of the next event
 
     async def events(self, state: AppState) -> AsyncGenerator[Event]:
-        """Yield all events; the first come with the first token."""
+        """Run the generation and yield all events; `created` comes with the first token."""
         async with aclosing(self.answer.run(state, self.generation)) as changes:
             async for change in changes:
                 if change:
@@ -54,13 +54,13 @@ class ResponseWriter:
         yield self._event(f"response.{last['status']}", response=last)
 
     async def whole(self, state: AppState) -> Any:
-        """Return the response of the last event."""
+        """Run the generation and return the response object of the last event."""
         async with aclosing(self.events(state)) as source:
             *_, last = [event async for event in source]
         return last["response"]
 
     def failed(self, error: ApiError) -> Event:
-        """Return the event of an error, the last one."""
+        """Return the final event of a response that failed."""
         code = error.code if error.code == OVERFLOW else "server_error"
         response = self._response("failed") | {"error": {"code": code, "message": str(error)}}
         return self._event("response.failed", response=response)
@@ -89,7 +89,7 @@ class ResponseWriter:
                 yield self._event("response.output_item.done", output_index=block.number, item=item)
 
     def _item(self, block: AnswerBlock, status: str, *, begun: bool = False) -> dict[str, Any]:
-        """Return an item of the output; one that has just begun is empty."""
+        """Return the output item of a block; if `begun`, without its content."""
         item: dict[str, Any] = {"id": f"{_PREFIXES[block.kind]}_{block.id}", "status": status}
         content = [] if begun else [_part(block, block.text)]
         match block.kind:
@@ -105,7 +105,7 @@ class ResponseWriter:
         )
 
     def _called(self, block: AnswerBlock) -> dict[str, Any]:
-        """Return the name of the called tool, as the request has it."""
+        """Return the name and namespace of the called tool as in the request."""
         if not (function := self.functions.get(block.name)):
             return {"name": block.name}
         return {"name": function.tool.name, **({"namespace": function.namespace} if function.namespace else {})}
@@ -113,8 +113,8 @@ class ResponseWriter:
     def _content_event(self, block: AnswerBlock, kind: str, **fields: Any) -> Event:
         """Return an event about the content of an item, or the arguments of a call."""
         place: Event = {} if block.kind == "call" else {"content_index": 0}
-        said = block.kind == "text" and "part" not in fields
-        place |= {"logprobs": []} if said else {}
+        is_text = block.kind == "text" and "part" not in fields
+        place |= {"logprobs": []} if is_text else {}
         return self._event(
             kind, item_id=f"{_PREFIXES[block.kind]}_{block.id}", output_index=block.number, **place, **fields
         )
@@ -170,7 +170,7 @@ _PREFIXES = {"thoughts": "rs", "text": "msg", "call": "fc"}
 
 
 async def responses(http: HttpRequest, state: AppState, body: bodies.ResponsesRequest) -> Response:
-    """Answer a conversation."""
+    """Serve POST /v1/responses; a warning header lists tools that are ignored."""
     functions = functions_of(body)
     try:
         generation, make_parts = await prepare_chat(state, chat_request(body, functions))
@@ -187,7 +187,7 @@ async def responses(http: HttpRequest, state: AppState, body: bodies.ResponsesRe
 
 
 async def _overflow(state: AppState, body: bodies.ResponsesRequest, error: ApiError) -> Response:
-    """Return a stream that fails, as OpenAI does: there Codex looks for the code. Without a stream, raise the error."""
+    """Return a stream with a failure event, whose code Codex reads; raise `error` if the request does not stream."""
     error.param = "input"
     if not body.stream:
         raise error
@@ -210,7 +210,7 @@ class ClientTool:
 
 
 def functions_of(body: bodies.ResponsesRequest) -> dict[str, ClientTool]:
-    """Return the functions by the names that the model reads; the name of one in a namespace begins with it."""
+    """Return the functions by the names that the model reads: `name`, or `namespace__name`."""
     functions: dict[str, ClientTool] = {}
     for number, tool in enumerate(body.tools or ()):
         is_group = tool.type == "namespace"
@@ -229,7 +229,7 @@ def _model_name(name: str, namespace: str | None) -> str:
 
 
 def chat_request(body: bodies.ResponsesRequest, functions: Mapping[str, ClientTool]) -> schemas.ChatRequest:
-    """Translate the request to one of the chat API; raise ApiError for a wrong field."""
+    """Translate the request to a chat request; ApiError names an invalid field."""
     _refuse_stored_state(body)
     form = body.text.format if body.text else None
     if form and form.type == "json_schema" and form.schema is None:
@@ -273,16 +273,16 @@ def _refuse_stored_state(body: bodies.ResponsesRequest) -> None:
         if getattr(body, name) not in (None, False, 0):
             raise ApiError(400, f"{name}: {reason}", param=name, code="unsupported_parameter")
     if body.truncation == "auto":
-        told = "truncation: only `disabled` is supported"
-        raise ApiError(400, told, param="truncation", code="unsupported_parameter")
+        message = "truncation: only `disabled` is supported"
+        raise ApiError(400, message, param="truncation", code="unsupported_parameter")
 
 
 def messages_of_items(given: str | Sequence[dict[str, object]]) -> list[schemas.ChatMessage]:
-    """Return the messages of a conversation."""
+    """Convert input items to chat messages; ApiError names an invalid item."""
     if isinstance(given, str):
         return [schemas.ChatMessage("user", given)]
     messages = list[schemas.ChatMessage]()
-    answering = False  # the last message is one of the model's that goes on
+    answering = False  # whether the next model item extends the last message
     for number, raw in enumerate(given):
         place = f"input[{number}]"
         item = _parsed_item(place, raw)
@@ -313,7 +313,7 @@ def messages_of_items(given: str | Sequence[dict[str, object]]) -> list[schemas.
 
 
 def _with_notes(output: str | list[schemas.TextPart]) -> str | list[schemas.TextPart]:
-    """Return a tool's result with a note in the place of each picture, which Codex's `view_image` returns."""
+    """Return a tool's result, each image (as from Codex's `view_image`) replaced by a text note."""
     if isinstance(output, str):
         return output
     return [schemas.TextPart("input_text", NO_PICTURE) if part.type == "input_image" else part for part in output]
@@ -322,7 +322,7 @@ def _with_notes(output: str | list[schemas.TextPart]) -> str | list[schemas.Text
 def _parsed_item(place: str, raw: dict[str, object]) -> bodies.Item:
     kind = raw.get("type", "message")
     if isinstance(kind, str) and kind not in bodies.ITEMS:
-        raise bad(f"{place}.type", f"{kind!r} is not supported: one of {', '.join(bodies.ITEMS)}")
+        raise bad(f"{place}.type", f"{kind!r} is not supported (expected one of {', '.join(bodies.ITEMS)})")
     item: bodies.Item = converted({**raw, "type": kind}, bodies.Item, place)  # type: ignore[arg-type]
     return item
 
@@ -334,14 +334,14 @@ def _part(block: AnswerBlock, text: str) -> dict[str, Any]:
 
 
 def _usage(generation: GenerationRequest, blocks: Sequence[AnswerBlock]) -> dict[str, Any]:
-    """Return the token counts; those of thoughts are counted from their text."""
+    """Return the token counts; reasoning tokens are counted by tokenizing the thoughts again."""
     (request,) = generation.requests
     thoughts = sum(len(generation.loaded.tokenizer.encode(block.text)) for block in blocks if block.kind == "thoughts")
-    prompt, said = len(request.ids), request.stats.tokens
+    prompt, generated = len(request.ids), request.stats.tokens
     return {
         "input_tokens": prompt,
         "input_tokens_details": {"cached_tokens": cached_tokens(request), "cache_write_tokens": 0},
-        "output_tokens": said,
-        "output_tokens_details": {"reasoning_tokens": min(thoughts, said)},
-        "total_tokens": prompt + said,
+        "output_tokens": generated,
+        "output_tokens_details": {"reasoning_tokens": min(thoughts, generated)},
+        "total_tokens": prompt + generated,
     }

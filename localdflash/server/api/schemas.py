@@ -10,7 +10,7 @@ from localdflash.server.engine_spec import EvictionPolicy, PairRole
 Share = Annotated[float, Meta(ge=1e-6, le=1.0)]
 Seed = Annotated[int, Meta(ge=-1, le=2**63 - 1)]  # -1: a random one, as with llama-server
 Count = Annotated[int, Meta(ge=0, lt=2**31)]
-Limit = Annotated[int, Meta(ge=-1, lt=2**31)]  # -1: all the room there is
+Limit = Annotated[int, Meta(ge=-1, lt=2**31)]  # -1: all that the context holds
 Token = Annotated[int, Meta(ge=0, lt=2**31)]
 Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
 Bias = Annotated[float, Meta(ge=-100.0, le=100.0)]

@@ -54,5 +54,5 @@ def test_the_last_token_of_the_context_can_be_used(plain: LoadedPair) -> None:
 
 def test_a_model_without_a_chat_template_completes_only(plain: LoadedPair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain.tokenizer, "chat_template", lambda: "")
-    with pytest.raises(ModelError, match="the model has no chat template: it can complete, but not chat"):
+    with pytest.raises(ModelError, match="the model has no chat template; use it for completions only"):
         render_chat(plain, [TemplateMessage("user", "Hello")])

@@ -253,7 +253,7 @@ def test_an_unexpected_error_reveals_no_user_text(
             client.post(dialect.path, {**body, "messages": [{"role": "user", "content": "canary" * 3000}]})
         monkeypatch.setattr(worker, "stream", broken)
         told = refused(dialect, client.post(dialect.path, dialect.body()), 500)
-    assert told == "an error inside of localdflash: its log says more"
+    assert told == "internal error; see the log of localdflash"
     assert "RuntimeError" in caplog.text
     assert "secret" not in caplog.text
     assert "canary" not in caplog.text

@@ -152,4 +152,4 @@ def test_no_such_path(client: Any) -> None:
     for path in ("/v1/embeddings", "/embeddings", "/embedding", "/rerank", "/v1/rerank"):
         response = client.post(path, {"input": "x", "model": "embedded"})
         assert response.status_code == 501
-        assert CHAT.error(response.json()).startswith("embeddings and reranking are not offered: ")
+        assert CHAT.error(response.json()).startswith("embeddings and reranking are not supported: ")
