@@ -1,4 +1,4 @@
-"""Context of a request. Code of other files changes only in pauses, because the whole prompt is then read again."""
+"""Context of a request. It is looked up in pauses or far from the last lookup: changing it rereads the prompt."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ from localdflash.lsp.document import Document, line_feeds
 from localdflash.text.syntax import language_of
 
 MAX_REPLACED_TEXTS = 8  # texts that edits removed, sent for prompt-lookup drafts
-CELL_SCHEME = "vscode-notebook-cell"  # the scheme of a cell's URI: the path is the notebook's, the fragment its own
+CELL_SCHEME = "vscode-notebook-cell"  # scheme of a cell's URI: path of the notebook, fragment of the cell
 MAX_NEIGHBOURS = 8  # open files that are looked through
 
 
@@ -90,10 +90,10 @@ class EditorContext:
         self._lines.pop(uri, None)
         self._recent.pop(uri, None)
         if path_of(uri) is None:
-            self._edits.forget(self._name(uri))  # it may be saved under any name, one of a secret file too
+            self._edits.forget(self._name(uri))  # it may be saved as a secret file next
 
     def is_far(self, uri: str, line: int) -> bool:
-        """Return whether context was looked up at no line near this one."""
+        """Return whether context was last looked up far from this line, or never."""
         return uri not in self._lines or abs(self._lines[uri] - line) > NEAR_LINES
 
     async def look(self, uri: str, line: int) -> bool:
@@ -116,7 +116,7 @@ class EditorContext:
 
     def _gather(self, current: OpenFile, line: int, others: Sequence[OpenFile]) -> list[ContextPiece]:
         for name in {edit.name for edit in self._edits.edits()}:
-            if not self._workspace.allowed_name(name):  # any more
+            if not self._workspace.allowed_name(name):  # as it was when recorded
                 self._edits.forget(name)
         return gather(self._workspace, current, line, others, self._edits)
 

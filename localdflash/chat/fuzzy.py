@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 _MAX_SPREAD = 6  # n letters must occur within 6 n characters
 _MAX_SCATTERED = 400  # names whose letters are matched one by one
 _SCATTERED_TIER = 5  # the last tier, already sorted
-_WORDS = re.compile(r"(?:^|(?<=[/_.\-\s:]))[^/_.\-\s:]|(?<=[a-z])[A-Z]")
+_INITIALS = re.compile(r"(?:^|(?<=[/_.\-\s:]))[^/_.\-\s:]|(?<=[a-z])[A-Z]")
 
 
 class Haystack:
@@ -18,7 +18,7 @@ class Haystack:
         self.names = names
         self._folded = [name.lower() for name in names]
         self._last = [name.rpartition(separator)[2] for name in self._folded]
-        self._initials = ["".join(_WORDS.findall(name)).lower() for name in names]
+        self._initials = ["".join(_INITIALS.findall(name)).lower() for name in names]
 
     def find_best(self, query: str, limit: int) -> list[tuple[int, int]]:
         """Return the tiers (the lower, the better) and indices of at most `limit` names; none for an empty query."""
@@ -45,7 +45,7 @@ class Haystack:
         yield self._find_scattered(query)
 
     def _find_scattered(self, query: str) -> list[int]:
-        """Return names that contain all letters in order and close together, the closest first."""
+        """Return the indices of names with all letters in order and close together, the smallest span first."""
         # Each class stops at the letter after it, so a match never backtracks.
         scattered = re.compile("".join(f"[^{re.escape(letter)}]*{re.escape(letter)}" for letter in query), re.DOTALL)
         folded = self._folded

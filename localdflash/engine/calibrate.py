@@ -12,7 +12,7 @@ from localdflash.engine.pair import Drafter, Target
 
 WIDTHS = (1, 2, 4, 8, 16, 32)
 CONTEXT_TOKENS = 16  # in the cache while measuring
-LONG_CONTEXT_TOKENS = 2048  # that the cache pretends to hold, to measure the growth of costs
+LONG_CONTEXT_TOKENS = 2048  # the cache pretends to hold these, to measure how costs grow with it
 FEW = 4  # batch width that is compared with width 1, to get the cost of each extra token
 ROUNDS = 3
 REPEAT_SECONDS = 3e-3  # a call is repeated until this much time has passed
@@ -32,8 +32,8 @@ def calibrate(
     for drafter in models:
         drafter.observe(ids, features)
     widths = [w for w in widths if w <= min(target.max_width, target.context - length)]
-    verify_ms = _time_fastest({width: _verify(target, width) for width in widths}, rounds)
-    for narrower, width in pairwise(verify_ms):  # a wider batch never costs less: that is noise
+    verify_ms = _time_fastest({width: _make_verify(target, width) for width in widths}, rounds)
+    for narrower, width in pairwise(verify_ms):  # a wider batch that measures faster is noise
         verify_ms[width] = max(verify_ms[width], verify_ms[narrower])
     free = dict.fromkeys((drafter.name for drafter in drafters), 0.0)
     draft_ms = _time_fastest({each.name: partial(each.propose, 1, target.max_width) for each in models}, rounds)
@@ -49,13 +49,13 @@ def _measure_growth(target: Target, verify_ms: Mapping[int, float], length: int)
     long, narrow = min(LONG_CONTEXT_TOKENS, target.context - FEW), [width for width in verify_ms if width in (1, FEW)]
     if len(narrow) < 2 or long < 4 * length or not target.assume_length(long):
         return None
-    found = _time_fastest({width: _verify(target, width) for width in narrow}, 2)
+    found = _time_fastest({width: _make_verify(target, width) for width in narrow}, 2)
     one, few = (max(0.0, found[width] - verify_ms[width]) / (long - length) for width in narrow)
     each = max(0.0, few - one) / (FEW - 1)
     return {width: one + each * (width - 1) for width in verify_ms}
 
 
-def _verify(target: Target, width: int) -> Callable[[], None]:
+def _make_verify(target: Target, width: int) -> Callable[[], None]:
     draft = Draft("none", [1] * (width - 1), [1.0] * (width - 1))
 
     def run() -> None:

@@ -1,7 +1,7 @@
 """Saved sequences on disk, so that a new process need not compute prefixes again.
 
 Each sequence is a safetensors file in a folder for its model: `ids`, `target`, `drafter.N`, and a digest of them. A
-damaged file is deleted and never loaded, because C code reads it. Only this user can read the files.
+damaged file is deleted and never loaded, because the engines' C code trusts the bytes. Only this user can read them.
 """
 
 import hashlib
@@ -20,7 +20,8 @@ from safetensors.numpy import save
 
 from localdflash.engine.pair import SavedSequence, already_complete
 
-RECURRENT, IN_BLOCKS = "whole", "in_blocks"  # keys of the metadata
+# Keys of the metadata: present if the state is usable as a whole only; number of leading ids prefilled in blocks.
+RECURRENT, IN_BLOCKS = "whole", "in_blocks"
 
 
 class DiskCache:

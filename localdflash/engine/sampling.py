@@ -31,7 +31,7 @@ class Constraint(Protocol):
         """Move past `token`, which was sampled and committed."""
 
     def count_allowed(self, tokens: Sequence[int]) -> int:
-        """Return how many of these tokens are allowed next, in this order."""
+        """Return the length of the longest prefix of `tokens` that is allowed next."""
 
     def forced_tokens(self) -> Sequence[int]:
         """Return the tokens that the grammar forces next, as far as the tokenizer can tell; may be empty."""
@@ -39,7 +39,7 @@ class Constraint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SampledToken:
-    """Sampled token, the natural logarithm of its probability before any filter, and the likeliest tokens."""
+    """Sampled token, the logarithm of its unfiltered probability (see `Constraint`), and the likeliest tokens."""
 
     token: int
     logprob: float
@@ -153,7 +153,7 @@ class Sampler:
         scores[seen] = np.where(scores[seen] > 0, scores[seen] / penalty, scores[seen] * penalty)
 
     def distribution(self, scores: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the tokens that pass the filters (ties: the lower id first) and their probabilities."""
+        """Return the indices of the scores that pass the filters (ties: the lower first) and their probabilities."""
         p = self.params
         tokens = np.arange(len(scores))
         if 0 < p.top_k < len(scores):

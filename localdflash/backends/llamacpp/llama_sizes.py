@@ -1,6 +1,6 @@
-"""Memory of a pair in llama.cpp: weights from the files' headers, everything else as llama.cpp plans it (`no_alloc`).
+"""Memory of a pair in llama.cpp: weights by the headers, caches and buffers as llama.cpp plans them (`no_alloc`).
 
-Files may be stand-ins with only a header (loading/plan/stand_in.py).
+Copies of results and drafters in torch are computed here. Files may be headers only (`stand_in` in loading/plan).
 """
 
 import re
@@ -34,7 +34,7 @@ from localdflash.models.shapes.drafter_check import block_count, count_predictio
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 _CACHE = re.compile(r": size = +([\d.]+) MiB \(")
-_STATES = re.compile(r": size = +([\d.]+) MiB \(.* (\d+) rs_seq\)")  # a state and rs_seq earlier ones
+_STATES = re.compile(r": size = +([\d.]+) MiB \(.* (\d+) rs_seq\)")  # the size of rs_seq + 1 states
 _BUFFER = re.compile(r": +(\S+) +(output|compute|model|KV|RS) buffer size = +([\d.]+) MiB")
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 FLOAT_BYTES = 4
@@ -78,9 +78,9 @@ def _bytes(mebibytes: float) -> int:
 
 
 def split_weight_bytes(header: GGUFHeader, placement: Placement) -> tuple[int, int]:
-    """Return the bytes of a model's weights on the device, and in main memory; a tied embedding is in both."""
+    """Return the bytes of a model's weights on the device, and in main memory; both may hold a tied embedding."""
     head = "output.weight" if "output.weight" in header.tensors or TABLE not in header.tensors else TABLE
-    first = block_count(header) + 1 - placement.layers
+    first = block_count(header) + 1 - placement.layers  # llama.cpp counts the output as a layer
     on_device = sum(info.nbytes for name, info in header.tensors.items() if _is_on_device(name, first, placement))
     in_memory = sum(info.nbytes for info in header.tensors.values()) - on_device
     if placement.layers and head == TABLE:
@@ -135,8 +135,8 @@ class LlamaCppSizes(ExitStack):
         """See `MemorySizes`."""
         with ExitStack() as stack:
             mode = PLANNED_ON_GPU if self._placement.layers else DEFAULT
-            if has_states(self._target):
-                mode = replace(mode, widths=tuple(range(2, MAX_WIDTH_WITH_STATES + 1)))  # all modes fit into its states
+            if has_states(self._target):  # the widest batch sets n_rs_seq, the number of kept states
+                mode = replace(mode, widths=tuple(range(2, MAX_WIDTH_WITH_STATES + 1)))
             handle, reported = self._plan(self._target, target_params(context, mode=mode), stack)
             logits = MAX_WIDTH * self._vocab * FLOAT_BYTES
             names, placed = (TARGET, TARGET_KV), (self._header, self._placement)

@@ -11,7 +11,8 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from localdflash.engine.pair import TargetFeatures
 
-# (previous token, hidden state [H], logits [V]) -> tokens [n], their logits [n], confidence or None: softmax
+# (previous token, hidden state [H], logits [R]) -> tokens [n], their logits [n], confidence; None: the softmax.
+# R: rows of the drafter's head, V or the size of the short vocabulary
 Score = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
 
 
@@ -32,16 +33,16 @@ class DFlashDrafter:
         rows = head[self._tokens] if model.config.short else head
         self._head = model.lm_head.weight if model.config.own_head else rows
         shape = (c.num_hidden_layers, 2, c.num_key_value_heads, 0, c.head_dim)
-        self.context = torch.empty(shape)  # KV cache [layers, k and v, kv_heads, observed tokens, hd]
+        self.kv_cache = torch.empty(shape)  # KV cache [layers, k and v, kv_heads, observed tokens, hd]
 
     @property
     def length(self) -> int:
         """Number of observed tokens."""
-        return self.context.shape[3]
+        return self.kv_cache.shape[3]
 
     @property
     def weight_bytes(self) -> int:
-        """Size in bytes of the weights, including the target's embedding and head."""
+        """Size in bytes of the weights, including the embedding and head in use, its own or the target's."""
         weights = [*self.model.parameters(), self._embedding, self._head]
         return sum({tensor.data_ptr(): tensor.nbytes for tensor in weights}.values())
 
@@ -53,7 +54,7 @@ class DFlashDrafter:
         positions = torch.arange(self.length, self.length + len(ids))
         new_entries = self.model.context(torch.from_numpy(np.array(features)).unsqueeze(0), positions)
         stacked = torch.stack([torch.stack((k[0], v[0])) for k, v in new_entries])
-        self.context = torch.cat((self.context, stacked), 3)
+        self.kv_cache = torch.cat((self.kv_cache, stacked), 3)
 
     @torch.inference_mode()
     def propose(self, anchor: int, limit: int) -> Draft:
@@ -70,14 +71,15 @@ class DFlashDrafter:
         return Draft(self.name, tokens[1:], confidence)
 
     def _run_block(self, anchor: int, limit: int) -> tuple[Tensor, Tensor]:
-        """Return hidden states [slots, H] of the proposing slots, and logits [limit, V] of the first ones."""
+        """Return hidden states [slots, H] of the proposing slots, and logits [limit, R] of the first ones."""
         config, start = self.model.config, self.length
         ids = torch.tensor([anchor] + [config.mask_token_id] * (config.block_size - 1))
-        known = torch.arange(start)
+        cached_positions = torch.arange(start)
         masks = [
-            block_mask(config, i, start, config.block_size, known) for i in range(config.decoder.num_hidden_layers)
+            block_mask(config, i, start, config.block_size, cached_positions)
+            for i in range(config.decoder.num_hidden_layers)
         ]
-        context = [(layer[0].unsqueeze(0), layer[1].unsqueeze(0)) for layer in self.context]
+        context = [(layer[0].unsqueeze(0), layer[1].unsqueeze(0)) for layer in self.kv_cache]
         positions = torch.arange(start, start + config.block_size)
         hidden = self.model(self._embedding[ids].unsqueeze(0), positions, context, masks)[0, config.first_slot :]
         return hidden, self.model.logits(hidden[:limit], self._head)
@@ -94,14 +96,14 @@ class DFlashDrafter:
 
     def rollback(self, length: int) -> None:
         """See `Drafter`."""
-        self.context = self.context[:, :, :, :length]
+        self.kv_cache = self.kv_cache[:, :, :, :length]
 
     def save(self) -> bytes:
         """See `Drafter`."""
-        return self.context.contiguous().numpy().tobytes()
+        return self.kv_cache.contiguous().numpy().tobytes()
 
     def load(self, state: bytes, ids: Sequence[int]) -> None:
         """See `Drafter`."""
-        layers, kinds, heads, _, size = self.context.shape
+        layers, kinds, heads, _, size = self.kv_cache.shape
         flat = torch.from_numpy(np.frombuffer(state, np.float32).copy())
-        self.context = flat.reshape(layers, kinds, heads, len(ids), size)
+        self.kv_cache = flat.reshape(layers, kinds, heads, len(ids), size)

@@ -51,7 +51,7 @@ def _describe_fallbacks(verdict: "Verdict") -> str:
 
 
 def check_pair(spec: str) -> Iterator[Finding]:
-    """Check the engine with a pair: a finding for the configured options and for each that has a verdict."""
+    """Check the engine with a pair, with the configured options and with all others that have a verdict."""
     from localdflash.loading.proof import Subject, check
     from localdflash.models.registry.registry import load_registry, local_files
 

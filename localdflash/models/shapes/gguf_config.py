@@ -1,4 +1,4 @@
-"""Reads the shape of a Qwen3, Qwen3-MoE or Llama GGUF from its metadata; names of its tensors. Imports no torch."""
+"""Reads the shape of a Qwen3, Qwen3-MoE or Llama GGUF from its metadata; names of its tensors."""
 
 import math
 from dataclasses import replace
@@ -87,7 +87,7 @@ def with_experts(header: gguf.GGUFHeader, config: DecoderConfig) -> DecoderConfi
         num_experts=experts,
         num_experts_per_tok=size_of(header, "expert_used_count", experts),
         moe_intermediate_size=size_of(header, "expert_feed_forward_length"),
-        norm_topk_prob=True,  # not in the metadata; gpt-oss's softmax over the chosen experts is the same
+        norm_topk_prob=True,  # not in the metadata; gpt-oss's softmax over the chosen experts equals it
     )
 
 
@@ -104,7 +104,7 @@ def check_whole_heads(header: gguf.GGUFHeader, head_dim: int) -> None:
 
 
 def refuse_scaled_rope(header: gguf.GGUFHeader) -> None:
-    """Raise ModelError if llama.cpp scales RoPE; a factor without a type means linear, and 0 means none."""
+    """Raise ModelError if the metadata scales RoPE. As in llama.cpp, a factor without a type is linear, 0 or 1 none."""
 
     def value(name: str, default: object) -> object:
         return header.metadata.get(f"{header.architecture}.rope.{name}", default)

@@ -1,4 +1,4 @@
-"""OpenAI's POST /v1/chat/completions and /v1/completions, and /apply-template."""
+"""OpenAI's /v1/chat/completions and /v1/completions, counts of input tokens, /apply-template, and refused endpoints."""
 
 import asyncio
 import time
@@ -154,7 +154,9 @@ class CompletionShape:
 
     tokenizer: Tokenizer
     logprobs: bool
-    _offsets: dict[int, int] = field(default_factory=dict)  # characters sent so far, by index of the choice
+    _offsets: dict[int, int] = field(
+        default_factory=dict
+    )  # characters of the tokens reported so far, by index of the choice
     prefix, whole, chunk = "cmpl-", "text_completion", "text_completion"
 
     def first(self, index: int) -> list[dict[str, Any]]:
@@ -277,7 +279,7 @@ async def _whole(
 
 
 def _reason(choice: Choice, parts: MessageParts) -> str:
-    """Return a chat choice's finish reason; the reason of `ending` only if the request enables it."""
+    """Return a chat choice's finish reason; `ending` is set only if the request has `end_repeats`."""
     if choice.finish == "stop" and choice.ending and choice.ending.ended:
         return choice.ending.reason
     return "tool_calls" if parts.calls and choice.finish == "stop" else choice.finish
@@ -323,7 +325,9 @@ def _step(generation: GenerationRequest, step: Step, decoder: TextDecoder) -> di
 
 
 def _usage(generation: GenerationRequest) -> dict[str, Any]:
-    prompts = {id(request.ids): request for request in reversed(generation.requests)}.values()  # one of each prompt
+    prompts = {
+        id(request.ids): request for request in reversed(generation.requests)
+    }.values()  # the first of each prompt: it is cached then
     prompt = sum(len(request.ids) for request in prompts)
     cached = sum(map(cached_tokens, prompts))
     completion = sum(request.stats.tokens for request in generation.requests)
