@@ -168,7 +168,7 @@ def test_the_unpacked_wheel_and_its_library_run(built: Path, tmp_path: Path) -> 
     code = (
         "import sys; from localdflash.cli import main; from localdflash.models.registry.registry import shipped_file;"
         "from localdflash.backends.cpu import cpu_library as library;"
-        "print(library.path(), library.load().instruction_sets[-1]);"
+        "print(library.find_library(), library.load().instruction_sets[-1]);"
         "print(shipped_file()); sys.exit(main(['models', 'list']))"
     )
     environment = os.environ | {"PYTHONPATH": str(built), "PYTHONDONTWRITEBYTECODE": "1"}

@@ -55,7 +55,7 @@ class HostModes:
         return {
             "ar": round(1.0 / controller.baseline_rate, 4),
             "draft": {name: round(ms, 4) for name, ms in controller.draft_ms.items()},
-            "verify": {width: round(controller.predict_verify_ms(width), 4) for width in WIDTHS if width <= max_width},
+            "verify": {width: round(controller.costs.predict_ms(width), 4) for width in WIDTHS if width <= max_width},
         }
 
     def verify(self, seconds: float) -> dict[str, Any]:

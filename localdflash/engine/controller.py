@@ -77,10 +77,6 @@ class Controller:
         self._probes = 0
         self._is_probing = False
 
-    def predict_verify_ms(self, width: int) -> float:
-        """Return the expected time of a verify batch."""
-        return self.costs.predict_ms(width)
-
     @property
     def baseline_rate(self) -> float:
         """Tokens per millisecond without drafting."""
@@ -124,12 +120,9 @@ class Controller:
     def start_probe(self, drafter: str, limit: int, rate: float) -> bool:
         """Return whether to start a probe: if the time is saved up and the drafter's best case beats `rate`."""
         self._needed_ms = self.draft_ms[drafter]
-        if self._credit_ms < self._needed_ms:
-            return False
-        if self._best_rate(drafter, [OPTIMISTIC_ACCEPTANCE ** (i + 1) for i in range(limit)]) > rate:
-            self._is_probing = True
-            return True
-        return False
+        optimistic = [OPTIMISTIC_ACCEPTANCE ** (i + 1) for i in range(limit)]
+        self._is_probing = self._credit_ms >= self._needed_ms and self._best_rate(drafter, optimistic) > rate
+        return self._is_probing
 
     def record_verify(self, width: int, ms: float) -> None:
         """Learn from a step's time without its draft, and save up time for probes."""

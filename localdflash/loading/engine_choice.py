@@ -114,18 +114,16 @@ def choose_engine(files: LocalPair, options: Options) -> HostChoice:
     return likely_engine(case)
 
 
-def ms_per_token(costs: Controller, drafters: Sequence[Drafter], max_width: int) -> float:
+def ms_per_token(controller: Controller, drafters: Sequence[Drafter], max_width: int) -> float:
     """Return the mean milliseconds per token over decoding without drafting and drafting with each drafter."""
-    baseline = costs.predict_verify_ms(1)
+    baseline = controller.costs.predict_ms(1)
     ms_by_mode = [baseline]
     for drafter in drafters:
         expected, best = 1.0, baseline
         for count in range(1, min(drafter.max_draft_tokens, max_width - 1) + 1):
             expected += ACCEPTANCE**count
-            best = min(
-                best,
-                (costs.predict_verify_ms(count + 1) + costs.draft_ms[drafter.name]) / expected,
-            )
+            step_ms = controller.costs.predict_ms(count + 1) + controller.draft_ms[drafter.name]
+            best = min(best, step_ms / expected)
         ms_by_mode.append(best)
     return sum(ms_by_mode) / len(ms_by_mode)
 

@@ -14,6 +14,7 @@ import pytest
 
 from localdflash.base.files import paths
 from localdflash.cli.output import ENGINE_RESTARTED
+from localdflash.models.config import ServerConfig
 from localdflash.server import spawn
 from tests.cli.conftest import SLOW_DAEMON
 from tests.support import daemons
@@ -96,7 +97,7 @@ def test_configured_server_answers(run: Callable[..., Any], monkeypatch: pytest.
     assert process.stderr
     process.stderr.readline()
     url = process.stderr.readline().split()[2].rstrip(":")
-    settings = SimpleNamespace(server=SimpleNamespace(url=f"{url}/v1", key_file=paths.key_file()))
+    settings = SimpleNamespace(server=ServerConfig(url=f"{url}/v1", key_file=str(paths.key_file())))
     monkeypatch.setattr("localdflash.cli.chat_command.load_config", lambda: settings)
     monkeypatch.setattr(spawn, "ensure_daemon", None)
     expected = run("chat", *QUESTION, "--no-daemon", "--threads", 1)

@@ -56,7 +56,7 @@ def test_costs_are_those_of_the_machine(timed_target: Make, fake_drafter: Make) 
     target, drafter = timed_target(clock, lambda rows: 0.8 + 0.2 * rows, context=256), fake_drafter("model", invent)
     controller = calibrate(target, [fake_drafter("lookup", invent, is_model=False), drafter])
     for rows in (1, 2, 4, 8, 16, 32):
-        assert controller.predict_verify_ms(rows) == pytest.approx(1.0 + 0.2 * (rows - 1))
+        assert controller.costs.predict_ms(rows) == pytest.approx(1.0 + 0.2 * (rows - 1))
     assert controller.draft_ms == {"lookup": 0.0, "model": pytest.approx(2.5)}
     assert (target.length, drafter.observed) == (0, [])
 
@@ -73,8 +73,8 @@ def test_a_long_context_is_assumed_to_see_what_it_costs(timed_target: Make, monk
     monkeypatch.setattr(target, "assume_length", assume)
     controller = calibrate(target, [])
     assert assumed == [module.LONG_CONTEXT_TOKENS]
-    assert controller.predict_verify_ms(8) == pytest.approx(2.4)
+    assert controller.costs.predict_ms(8) == pytest.approx(2.4)
     controller.costs.set_context_length(module.LONG_CONTEXT_TOKENS - module.CONTEXT_TOKENS)  # what is between the two
     for rows in (1, 2, 4, 8, 32):
-        assert controller.predict_verify_ms(rows) == pytest.approx(2.0 + 1.2 * (rows - 1), rel=0.05)
+        assert controller.costs.predict_ms(rows) == pytest.approx(2.0 + 1.2 * (rows - 1), rel=0.05)
     assert target.length == 0

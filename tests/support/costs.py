@@ -14,7 +14,7 @@ class FixedCosts(Controller):
 
     def record_verify(self, rows: int, ms: float) -> None:
         """Record the verify batch at its fixed cost."""
-        super().record_verify(rows, self.predict_verify_ms(rows))
+        super().record_verify(rows, self.costs.predict_ms(rows))
 
     def record_draft(self, drafter: str, ms: float) -> None:
         """Record the draft at its fixed cost."""

@@ -46,7 +46,6 @@ def _checks() -> tuple[DoctorCheck, ...]:
         DoctorCheck("cpu engine", installation.cpu_engine, "use --backend llama.cpp", required=False),
         DoctorCheck("llama-cpp-python", installation.llama, REINSTALL_LLAMA, required=False),
         DoctorCheck("llama.cpp on GPUs", graphics.llama_gpu, "use --device cpu", required=False),
-        DoctorCheck("jinja2", installation.jinja2, "run `pip install 'jinja2>=3.1.6'`"),
         DoctorCheck("offline mode", installation.offline, "unset HF_HUB_OFFLINE", required=False),
         DoctorCheck("processor", resources.processor, REINSTALL, required=False),
         DoctorCheck("memory", resources.memory, REINSTALL, required=False),

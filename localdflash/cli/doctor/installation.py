@@ -9,7 +9,6 @@ from localdflash.base import extras
 from localdflash.base.errors import NoDevice
 from localdflash.cli.doctor.check import Finding
 
-MIN_JINJA = (3, 1, 6)  # earlier sandboxes can be escaped: CVE-2025-27516
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 INSTRUCTIONS = {"AVX2": ("avx2",), "AVX512": ("avx512f",), "AVX512_VNNI": ("avx512_vnni",), "AVX_VNNI": ("avx_vnni",)}
 TORCH_IS_FOR = "training, the torch reference, the CUDA engine, and safetensors drafters with llama.cpp"
@@ -128,16 +127,6 @@ def cpu_flags() -> frozenset[str]:
     except OSError:
         return frozenset()
     return frozenset(line.partition(":")[2].split())
-
-
-def jinja2(name: str) -> Finding:
-    """Check that the sandbox of chat templates has no known escape."""
-    installed = version(name)
-    numbers = tuple(int(part) for part in installed.split(".")[:3] if part.isdigit())
-    if numbers < MIN_JINJA:
-        detail = f"{installed}: chat templates can escape its sandbox (CVE-2025-27516)"
-        return Finding(name, "failed", detail, "pip install 'jinja2>=3.1.6'")
-    return Finding(name, "ok", installed)
 
 
 def offline(name: str) -> Finding:

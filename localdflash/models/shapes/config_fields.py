@@ -1,11 +1,8 @@
 """Looks up, converts and refuses fields of configurations that other tools write."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-from msgspec import Meta
-
-from localdflash.base.convert import convert
 from localdflash.base.errors import ModelError
 from localdflash.models.weights.gguf_limits import MAX_LAYERS
 
@@ -13,11 +10,33 @@ NEUTRAL = (None, False, 0, "none")  # values that mean the same as a missing fie
 
 T = TypeVar("T")
 Refused = Mapping[str, tuple[object, ...]]  # by field: its meaning, and its neutral values (default: `NEUTRAL`)
-Object = dict[str, object]
-Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-LayerCount = Annotated[int, Meta(ge=1, le=MAX_LAYERS)]
-Counts = tuple[Count, ...]
-Number = Annotated[float, Meta(ge=-1e38, le=1e38)]
+
+
+def converter(expected: str, *kinds: type[T], is_valid: Callable[[T], bool] = lambda _: True) -> Callable[[Any], T]:
+    """Return a converter that raises ValueError for other types, or for values that are not valid."""
+
+    def convert(value: Any) -> T:
+        if type(value) not in kinds or not is_valid(value):
+            raise ValueError(f"expected {expected}, got {repr(value)[:60]}")
+        return value
+
+    return convert
+
+
+def list_of(convert: Callable[[Any], T]) -> Callable[[Any], tuple[T, ...]]:
+    """Return a converter of lists."""
+    as_list = converter("a list", list)
+    return lambda value: tuple(map(convert, as_list(value)))
+
+
+# A GPU test machine has no msgspec.
+as_count = converter("an integer of 0 to 2^31 - 1", int, is_valid=lambda count: 0 <= count < 2**31)
+as_counts = list_of(as_count)
+as_layer_count = converter(f"1 to {MAX_LAYERS} layers", int, is_valid=lambda count: 1 <= count <= MAX_LAYERS)
+as_number = converter("a number that fits float32", float, int, is_valid=lambda number: abs(number) <= 1e38)
+as_flag = converter("true or false", bool)
+as_text = converter("one printable line", str, is_valid=lambda line: line.isprintable() and len(line) <= 300)
+as_object = converter("an object", dict)
 
 
 class Fields:
@@ -31,20 +50,19 @@ class Fields:
                 raise ModelError(f"{subject}: expected a JSON object with fields, found {type(object_).__name__}")
             self._objects.append(object_)
 
-    def get(self, name: str, kind: Any, default: T) -> T:
-        """Return the first value that is present and not null, converted to a type, or the default."""
+    def get(self, name: str, convert: Callable[[Any], T], default: T) -> T:
+        """Return the first value that is present and not null, converted, or the default."""
         value = next((object_[name] for object_ in self._objects if object_.get(name) is not None), None)
         if value is None:
             return default
         try:
-            converted: T = convert(value, kind, f"{self.subject}: {name}")
-            return converted
-        except ModelError as error:
-            raise ModelError(f"{error}; convert or download the drafter again") from None
+            return convert(value)
+        except ValueError as error:
+            raise ModelError(f"{self.subject}: {name}: {error}; convert or download the drafter again") from None
 
-    def need(self, name: str, kind: Any) -> Any:
+    def need(self, name: str, convert: Callable[[Any], T]) -> T:
         """Return a required field, converted; raise ModelError if it is missing or invalid."""
-        value: Any = self.get(name, kind, None)
+        value: T | None = self.get(name, convert, None)
         if value is None:
             raise ModelError(f"{self.subject}: {name} is missing")
         return value

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from localdflash.base.errors import ModelError
 from localdflash.base.files.regular import open_model
-from localdflash.models.shapes.config_fields import Count, Counts, Fields, Number, Refused
+from localdflash.models.shapes.config_fields import Fields, Refused, as_count, as_counts, as_flag, as_number, list_of
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import SHORT_HEAD, SHORT_KEY, DFlashConfig, checked
 from localdflash.models.shapes.dflash_json import config_of_json, own_fields, shared_fields
@@ -60,7 +60,7 @@ def config_of_gguf(header: gguf.GGUFHeader) -> DFlashConfig:
         raise ModelError(f"{subject}: architecture {header.architecture!r} is not a DFlash drafter (expected 'dflash')")
     fields = Fields(subject, {name.removeprefix("dflash."): value for name, value in header.metadata.items()})
     fields.refuse_all(REFUSED_METADATA)
-    window = fields.get("attention.sliding_window", Count, 0)
+    window = fields.get("attention.sliding_window", as_count, 0)
     markov = header.tensors.get("markov_w1.weight")
     settings = {
         **own_fields(fields),
@@ -75,15 +75,15 @@ def config_of_gguf(header: gguf.GGUFHeader) -> DFlashConfig:
     return checked(
         DFlashConfig(
             decoder=_decoder(header),
-            block_size=fields.need("block_size", Count),
-            mask_token_id=fields.need("tokenizer.ggml.mask_token_id", Count),
-            taps=tuple(layer - 1 for layer in fields.need("target_layers", Counts)),  # llama.cpp numbers inputs
+            block_size=fields.need("block_size", as_count),
+            mask_token_id=fields.need("tokenizer.ggml.mask_token_id", as_count),
+            taps=tuple(layer - 1 for layer in fields.need("target_layers", as_counts)),  # llama.cpp numbers inputs
             window=window or None,
-            sliding=fields.need("attention.sliding_window_pattern", tuple[bool, ...]) if window else (),
-            causal=fields.get("attention.causal", bool, None),
-            embedding_scale=fields.get("embedding_scale", Number, 1.0),
-            logit_scale=fields.get("logit_scale", Number, 1.0),
-            from_anchor=fields.get("sample_from_anchor", bool, markov is not None),
+            sliding=fields.need("attention.sliding_window_pattern", list_of(as_flag)) if window else (),
+            causal=fields.get("attention.causal", as_flag, None),
+            embedding_scale=fields.get("embedding_scale", as_number, 1.0),
+            logit_scale=fields.get("logit_scale", as_number, 1.0),
+            from_anchor=fields.get("sample_from_anchor", as_flag, markov is not None),
             **settings,
         ),
         subject,

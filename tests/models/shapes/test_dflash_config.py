@@ -299,9 +299,9 @@ def test_a_short_vocabulary_and_the_target_of_training() -> None:
     [
         ({"short_vocabulary": [4, 4]}, "short vocabulary: ids are not ascending; run"),
         ({"short_vocabulary": [4, 512]}, "short vocabulary: id 512 is outside 0 to 511; run"),
-        ({"short_vocabulary": [-1, 4]}, "short_vocabulary: expected int >= 0"),
+        ({"short_vocabulary": [-1, 4]}, "short_vocabulary: expected an integer of 0 to 2^31 - 1, got -1"),
         ({"target": TARGET | {"name": "\x1b[2J"}}, "target.name"),
-        (["short_vocabulary"], "localdflash: expected object, got array"),
+        (["short_vocabulary"], "localdflash: expected an object, got ['short_vocabulary']"),
     ],
 )
 def test_invalid_localdflash_fields_are_refused(ours: object, problem: str) -> None:
