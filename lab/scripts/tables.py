@@ -31,10 +31,10 @@ def load(name: str) -> Any:
     return json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text("utf-8"))
 
 
-def chat() -> Iterator[Row]:
+def chat(file: str = "smollm2") -> Iterator[Row]:
     """Yield the chat pair's results for the README."""
     yield ["prompts", "without drafting", "with drafting", "speedup", "vs llama.cpp", "identical text"]
-    for name, entry in _of_chat():
+    for name, entry in _of_chat(file):
         ratios = f"{entry['over_llama_cpp_median']['drafting']:.1f}×", f"{entry['over_plain']['drafting']:.2f}×"
         rates = (f"{entry['tok_s'][mode]:.0f} tok/s" for mode in ("plain", "drafting"))
         yield [name, *rates, *reversed(ratios), entry["identical"]["greedy"]]
@@ -51,15 +51,25 @@ def chat_modes() -> Iterator[Row]:
         "τ",
         "τ of whole DFlash blocks",
     ]
-    for name, entry in _of_chat():
+    for name, entry in _of_chat("smollm2"):
         speedups = [f"{entry['over_plain'][mode]:.2f}×" for mode in ("drafting", "dflash", "lookup", "sampled")]
         yield [name, *speedups, f"{entry['tau']['drafting']:.2f}", f"{entry['tau']['forced']:.2f}"]
 
 
-def chat_context() -> Iterator[Row]:
+def chat_avx2() -> Iterator[Row]:
+    """Yield the chat pair's results without VNNI."""
+    return chat("smollm2-avx2")
+
+
+def chat_context_avx2() -> Iterator[Row]:
+    """Yield the chat pair's results by context length without VNNI."""
+    return chat_context("smollm2-avx2")
+
+
+def chat_context(file: str = "smollm2") -> Iterator[Row]:
     """Yield the chat pair's results by context length."""
     yield ["context", "without drafting", "with drafting", "speedup", "τ"]
-    for entry in load("smollm2")["context"]:
+    for entry in load(file)["context"]:
         rate = entry["tok_s"]
         speeds = [f"{rate['plain']:.0f} tok/s", f"{rate['drafting']:.0f} tok/s"]
         yield [f"{entry['context']}", *speeds, f"{entry['over_plain']:.2f}×", f"{entry['tau']['drafting']:.2f}"]
@@ -81,8 +91,8 @@ def chat_facts() -> Iterator[Row]:
     yield ["llama.cpp on the same file, running alone", f"{results['other_plain']['llama.cpp']['tok_s']:.0f} tok/s"]
 
 
-def _of_chat() -> Iterator[tuple[str, Any]]:
-    results = load("smollm2")
+def _of_chat(file: str) -> Iterator[tuple[str, Any]]:
+    results = load(file)
     yield from ((label, results["categories"][name]) for name, label in CHAT_PROMPTS.items())
     yield "all", results["overall"]
 
@@ -271,7 +281,7 @@ def first_minute() -> Iterator[Row]:
 TABLES: dict[str, Callable[[], Iterator[Row]]] = {
     table.__name__: table
     for table in (
-        *(chat, chat_modes, chat_context, chat_facts, shapes, prompts, kv, activations),
+        *(chat, chat_modes, chat_context, chat_facts, chat_avx2, chat_context_avx2, shapes, prompts, kv, activations),
         *(peers, first_token, first_minute, infill, places, typing, latency, gpu_steps, gpu_rates),
     )
 }
