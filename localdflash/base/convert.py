@@ -12,7 +12,7 @@ MAX_TEXT_CHARS = 300
 
 
 def pattern(regex: str, expected: str) -> Meta:
-    """Return the constraint that a text matches the whole regex; `convert` quotes `expected` in its errors."""
+    """Return the constraint that a text matches the regex. `convert` reads `expected` from its comment for errors."""
     return Meta(pattern=rf"(?a)(?#{expected})\A(?:{regex})\Z")
 
 

@@ -235,7 +235,12 @@ def print_answer(ask: Callable[[Show, Show], Message]) -> Message:
             announces_thinking = False
             say("[thinking]")
 
-    answer = ask(show, think)
+    try:
+        answer = ask(show, think)
+    except BaseException:
+        if sys.stdout.isatty():
+            show("\n")  # with the word that was held back
+        raise
     show("\n")
     if answer.finish == "repeat":
         say("[stopped: the model repeated itself]")

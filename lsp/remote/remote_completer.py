@@ -1,7 +1,7 @@
 """Client of the remote server that the settings name, and detection: which of its models can infill, and how."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,7 @@ from localdflash.text.fim_formats import FORMATS, FimFormat, is_next_edit_model
 
 Json = dict[str, Any]
 DENIED_STATUSES = (401, 403)
-DETECTION_SECONDS = 60.0  # seconds: Ollama may load a model first
+DETECTION_SECONDS = 60.0  # Ollama may load a model first
 MAX_MODELS = 8  # that are tried if none is requested
 BEFORE, AFTER = "def add(a, b):\n    return ", "\n\n\n" + "print(add(1, 2))\n" * 4
 MIN_SUFFIX_TOKENS = 12  # tokens that AFTER adds to a prompt at least, if the server does not ignore it
@@ -153,7 +153,7 @@ async def _detect_infill(probe: ServerProbe, name: str, *, is_only: bool) -> tup
     The markers of the family in the name are tried first, then `suffix`. If the model is the only one to try, the
     markers of all families are tried last.
     """
-    for form in _formats_of_name(name):
+    if form := _format_of_name(name):
         answer = await probe.request_token(name, "".join(form.markers))
         if answer and (answer.prompt_tokens is None or _are_tokens(form.markers, answer.prompt_tokens)):
             return form, answer.has_logprobs
@@ -171,12 +171,9 @@ async def _detect_infill(probe: ServerProbe, name: str, *, is_only: bool) -> tup
     return None
 
 
-def _formats_of_name(name: str) -> Iterator[FimFormat]:
-    """Yield the format of the first known word in a model's name."""
-    for word, form in _FORMATS_BY_NAME.items():
-        if word in name.lower():
-            yield FORMATS[form]
-            return
+def _format_of_name(name: str) -> FimFormat | None:
+    """Return the format of the first known word in a model's name."""
+    return next((FORMATS[form] for word, form in _FORMATS_BY_NAME.items() if word in name.lower()), None)
 
 
 def _are_tokens(spellings: Sequence[str], prompt_tokens: int) -> bool:

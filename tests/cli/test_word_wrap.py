@@ -2,9 +2,13 @@
 
 import os
 import shutil
+import sys
+from typing import Any
 
 import pytest
 
+from localdflash.base.errors import EngineDisconnect
+from localdflash.cli.console_chat import print_answer
 from localdflash.cli.word_wrap import WordWrap
 
 ROWS = [
@@ -27,3 +31,16 @@ def test_streamed_text_breaks_between_words(size: int, monkeypatch: pytest.Monke
     wrapping = WordWrap()
     printed = [wrapping.push(text[start : start + size]) for start in range(0, len(text), size)]
     assert "".join(printed).split("\n") == ROWS
+
+
+def test_the_last_word_of_a_broken_answer_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ask(show: Any, _think: Any) -> Any:
+        show("one tw")
+        raise EngineDisconnect("gone")
+
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with pytest.raises(EngineDisconnect):
+        print_answer(ask)
+    assert capsys.readouterr().out == "one tw\n"

@@ -1,4 +1,4 @@
-"""Looks up, converts and refuses fields of configurations that other tools write."""
+"""Looks up, converts and refuses fields of other tools' configurations, without msgspec: GPU test machines lack it."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -29,7 +29,6 @@ def list_of(convert: Callable[[Any], T]) -> Callable[[Any], tuple[T, ...]]:
     return lambda value: tuple(map(convert, as_list(value)))
 
 
-# A GPU test machine has no msgspec.
 as_count = converter("an integer of 0 to 2^31 - 1", int, is_valid=lambda count: 0 <= count < 2**31)
 as_counts = list_of(as_count)
 as_layer_count = converter(f"1 to {MAX_LAYERS} layers", int, is_valid=lambda count: 1 <= count <= MAX_LAYERS)
