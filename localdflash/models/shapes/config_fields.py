@@ -9,24 +9,24 @@ from localdflash.models.weights.gguf_limits import MAX_LAYERS
 NEUTRAL = (None, False, 0, "none")  # values that mean the same as a missing field
 
 T = TypeVar("T")
+Convert = Callable[[Any], T]
 Refused = Mapping[str, tuple[object, ...]]  # by field: its meaning, and its neutral values (default: `NEUTRAL`)
 
 
-def converter(expected: str, *kinds: type[T], is_valid: Callable[[T], bool] = lambda _: True) -> Callable[[Any], T]:
-    """Return a converter that raises ValueError for other types, or for values that are not valid."""
+def converter(expected: str, *kinds: Convert[T], is_valid: Callable[[T], bool] = lambda _: True) -> Convert[T]:
+    """Return a converter to the first of these types; ValueError for other types, or values that are not valid."""
 
     def convert(value: Any) -> T:
         if type(value) not in kinds or not is_valid(value):
             raise ValueError(f"expected {expected}, got {repr(value)[:60]}")
-        return value
+        return kinds[0](value)
 
     return convert
 
 
-def list_of(convert: Callable[[Any], T]) -> Callable[[Any], tuple[T, ...]]:
+def list_of(convert: Convert[T]) -> Convert[tuple[T, ...]]:
     """Return a converter of lists."""
-    as_list = converter("a list", list)
-    return lambda value: tuple(map(convert, as_list(value)))
+    return lambda value: tuple(map(convert, converter("a list", list)(value)))
 
 
 as_count = converter("an integer of 0 to 2^31 - 1", int, is_valid=lambda count: 0 <= count < 2**31)
@@ -49,7 +49,7 @@ class Fields:
                 raise ModelError(f"{subject}: expected a JSON object with fields, found {type(object_).__name__}")
             self._objects.append(object_)
 
-    def get(self, name: str, convert: Callable[[Any], T], default: T) -> T:
+    def get(self, name: str, convert: Convert[T], default: T) -> T:
         """Return the first value that is present and not null, converted, or the default."""
         value = next((object_[name] for object_ in self._objects if object_.get(name) is not None), None)
         if value is None:
@@ -59,7 +59,7 @@ class Fields:
         except ValueError as error:
             raise ModelError(f"{self.subject}: {name}: {error}; convert or download the drafter again") from None
 
-    def need(self, name: str, convert: Callable[[Any], T]) -> T:
+    def need(self, name: str, convert: Convert[T]) -> T:
         """Return a required field, converted; raise ModelError if it is missing or invalid."""
         value: T | None = self.get(name, convert, None)
         if value is None:

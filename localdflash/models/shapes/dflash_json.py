@@ -75,7 +75,7 @@ def config_of_json(document: object, subject: str) -> DFlashConfig:
     decoder = _decoder(fields, document)
     fields.refuse("draft_vocab_size", "a reduced vocabulary in this format", decoder.vocab_size)
     window, sliding = _sliding(fields, decoder.num_hidden_layers)
-    architectures = top.get("architectures", tuple[str, ...], tuple[str, ...]())
+    architectures = top.get("architectures", list_of(as_text), tuple[str, ...]())
     return checked(
         DFlashConfig(
             decoder=decoder,
