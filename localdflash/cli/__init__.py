@@ -33,7 +33,7 @@ COMMANDS = {  # module and line in `--help` by name
     "bench": ("localdflash.lab.cli.bench_command", "Measure speed, latency and quality on this machine."),
     "models": ("localdflash.cli.models_command", "List, download and remove pairs of target and drafter."),
     "train": ("localdflash.lab.cli.train_command", "Train a target or a drafter."),
-    "export": ("localdflash.cli.export_command", "Print how to run a pair in vLLM, SGLang or llama-server."),
+    "export": ("localdflash.lab.cli.export_command", "Print how to run a pair in vLLM, SGLang or llama-server."),
     "connect": ("localdflash.cli.connect_command", "Set up a coding agent to use the daemon."),
     "config": ("localdflash.cli.config_command", "Show or change settings."),
     "doctor": ("localdflash.cli.doctor.command", "Check hardware, libraries and models."),

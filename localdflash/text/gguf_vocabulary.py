@@ -5,6 +5,7 @@ The ids and special tokens equal llama.cpp's (src/llama-vocab.cpp in llama-cpp-p
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import isfinite
 from typing import Any, TypeGuard, TypeVar
 
@@ -80,7 +81,7 @@ class GGUFVocabulary:
 
     def __init__(self, header: GGUFHeader, ids: dict[str, int], types: list[int], encode: Encoder) -> None:
         self._values, self._encode = header.metadata, encode
-        self._ids, self._texts, self._types = ids, list(ids), types
+        self.ids, self._texts, self._types = ids, list(ids), types
         self.size = len(ids)
         self._is_sentencepiece = self._values["tokenizer.ggml.model"] == "llama"
         default = (1, 2) if self._is_sentencepiece else (11, 11)
@@ -144,15 +145,15 @@ class GGUFVocabulary:
         for role, spellings in _FIM_NAMES.items():
             token = next((token for key in (f"fim_{role[:3]}", role) if (token := self._id(key)) >= 0), -1)
             if token < 0:
-                token = next((self._ids[text] for text in spellings.split() if text in self._ids), -1)
+                token = next((self.ids[text] for text in spellings.split() if text in self.ids), -1)
                 self._control |= {token} - {-1}
             fim[role] = token
-        named = {self._ids[text] for text in _END_NAMES if text in self._ids}
+        named = {self.ids[text] for text in _END_NAMES if text in self.ids}
         self._control |= named
         ends = named | {fim["fim_pad"], fim["fim_rep"], fim["fim_sep"], self.eos_id, self._id("eot"), self._id("eom")}
         texts = {self._texts[token] for token in ends - {-1}}
         if "<|end|>" in texts and "<|call|>" in texts and texts & {"<|return|>", "<|flush|>"}:
-            ends.discard(self._ids["<|end|>"])  # gpt-oss: it ends a message, not the answer
+            ends.discard(self.ids["<|end|>"])  # gpt-oss: it ends a message, not the answer
         return frozenset(ends - {-1})
 
     def _special_tokens(self) -> Iterator[SpecialToken]:
@@ -186,8 +187,8 @@ def open_vocabulary(header: GGUFHeader) -> GGUFVocabulary | None:
     encode = None
     if model == "llama":
         encode = _sentencepiece(header, ids, types)
-    elif model == "gpt2" and _pre(header) in _PRE_TOKENIZERS and BYTE not in types:
-        encode = _byte_pair(header, ids)
+    elif BYTE not in types and (tokenizer := byte_level_tokenizer(header, ids)):
+        encode = partial(_encode_text, tokenizer)
     return GGUFVocabulary(header, ids, types, encode) if encode else None
 
 
@@ -206,8 +207,10 @@ def _has_valid_types(header: GGUFHeader) -> bool:
     )
 
 
-def _byte_pair(header: GGUFHeader, ids: dict[str, int]) -> Encoder | None:
-    name = _PRE_TOKENIZERS[_pre(header)]
+def byte_level_tokenizer(header: GGUFHeader, ids: dict[str, int]) -> Tokenizer | None:
+    """Return the byte-level BPE of a vocabulary without special tokens; None if it is none or its merges are broken."""
+    if header.metadata.get("tokenizer.ggml.model") != "gpt2" or not (name := _PRE_TOKENIZERS.get(_pre(header))):
+        return None
     spelled = header.metadata.get("tokenizer.ggml.merges")
     if not _is_list_of(spelled, str) or any(" " not in merge[1:] for merge in spelled):
         return None
@@ -219,7 +222,11 @@ def _byte_pair(header: GGUFHeader, ids: dict[str, int]) -> Encoder | None:
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
-    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+    return tokenizer
+
+
+def _encode_text(tokenizer: Tokenizer, text: str) -> list[int]:
+    return tokenizer.encode(text, add_special_tokens=False).ids
 
 
 def _sentencepiece(header: GGUFHeader, ids: dict[str, int], types: list[int]) -> Encoder | None:
@@ -243,7 +250,7 @@ def _sentencepiece(header: GGUFHeader, ids: dict[str, int], types: list[int]) ->
     ]
     merges.sort(key=lambda merge: (-scores[ids[merge[0] + merge[1]]], -len(merge[0])))
     tokenizer = Tokenizer(BPE(ids, merges, byte_fallback=True))
-    return lambda text: tokenizer.encode(text.replace(" ", "▁"), add_special_tokens=False).ids
+    return lambda text: _encode_text(tokenizer, text.replace(" ", "▁"))
 
 
 def _pre(header: GGUFHeader) -> str:

@@ -52,13 +52,17 @@ def vllm(pair: PairEntry, options: ExportOptions) -> LaunchCommand:
     tokens = _draft_tokens(drafter, options)
     if tokens is None:
         raise ModelError(f"{drafter.name}: unknown block size, which vLLM needs; add --draft-tokens")
-    speculative = {"method": "dflash", "model": repository, "num_speculative_tokens": tokens}
-    argv = ["vllm", "serve", _target(pair, options, "vLLM", drafter)]
-    argv += ["--speculative-config", json.dumps(speculative)]
-    argv += _flag_with_value("--max-model-len", options.context)
     newest = f"the drafter's newest version, because vLLM cannot select revision {drafter.revision}"
     pinned = [newest] if drafter.revision else []
-    return LaunchCommand(tuple(argv), ("vLLM 0.28 or newer, which reads DFlash and DFlash 2 drafters", *pinned))
+    return vllm_serve(_target(pair, options, "vLLM", drafter), repository, tokens, options.context, *pinned)
+
+
+def vllm_serve(target: str, drafter: str, draft_tokens: int, context: int | None, *needs: str) -> LaunchCommand:
+    """Return the `vllm serve` command of a target and a drafter, each a repository or a folder; "" means no drafter."""
+    speculative = {"method": "dflash", "model": drafter, "num_speculative_tokens": draft_tokens}
+    argv = ["vllm", "serve", target, *(["--speculative-config", json.dumps(speculative)] if drafter else [])]
+    argv += _flag_with_value("--max-model-len", context)
+    return LaunchCommand(tuple(argv), ("vLLM 0.28 or newer, which reads DFlash and DFlash 2 drafters", *needs))
 
 
 def sglang(pair: PairEntry, options: ExportOptions) -> LaunchCommand:
