@@ -36,7 +36,7 @@ class LoadedPair:
     """Loaded pair with its tokenizer, on `backend`. Close it, or use it as a context manager.
 
     `sampling` holds the fields of `SamplingParams` that the model's file or card recommends for chats. Unless `tried`,
-    new files are first loaded in a child process (see `trial`).
+    new files that llama.cpp or the CPU engine will read are first loaded in a child process (see `trial`).
     """
 
     def __init__(self, options: Options, tried: bool = False) -> None:
@@ -44,12 +44,12 @@ class LoadedPair:
         self.files = local_files(load_registry().resolve(options.pair, options.drafter or None))
         self._closing = ExitStack()
         with cached_headers():
-            if not tried:
-                try_first(self.files, options)
-            self.sampling = {**self.files.sampling, **recommended_sampling(read_header(self.files.target).metadata)}
             # Status of the CUDA engine with this pair; "" if the engine cannot be chosen.
             is_candidate = options.backend == "cuda" or (options.backend == "auto" and auto_tries_cuda(options))
             self.gpu_check = engine_status(self.files, options) if is_candidate else ""
+            if not (tried or options.backend in ("cuda", "torch") or self.gpu_check == SOUND):
+                try_first(self.files, options)
+            self.sampling = {**self.files.sampling, **recommended_sampling(read_header(self.files.target).metadata)}
             self.backend, self._running = self._load()
             self._closing.callback(self._running.close)
             with ExitStack() as undo:

@@ -7,16 +7,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
 
 from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.base.machine import gpu_watch
-from localdflash.loading import trial
+from localdflash.loading import load_pair, trial
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.loading.proof import SOUND
 from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.registry.registry import MODELS_FOLDER
@@ -68,6 +71,18 @@ def test_known_files_and_broken_headers_start_no_child(children: Commands, optio
     Path(options.pair).write_bytes(b"GGUF")
     with pytest.raises(ModelError, match="broken GGUF file"):
         trial.try_first(LocalPair("x", Path(options.pair), None, None, None, None), options)
+    assert not started
+
+
+def test_a_file_that_an_engine_in_python_reads_starts_no_child(
+    options: Options, children: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = children("")
+    LoadedPair(replace(options, backend="torch")).close()
+    monkeypatch.setattr(load_pair, "auto_tries_cuda", lambda _: True)
+    monkeypatch.setattr(load_pair, "engine_status", lambda *_: SOUND)  # the CUDA engine's check passed
+    monkeypatch.setattr(LoadedPair, "_load", lambda self: ("cuda", Mock(notices=[])))
+    LoadedPair(replace(options, backend="auto")).close()
     assert not started
 
 
