@@ -3,6 +3,7 @@
 It searches documents, the prompt and the generated text for the longest earlier match of the newest tokens. While
 an answer copies a passage with changes, the drafter remembers its position in the passage; after a change, a single
 matching token near it resumes the copy. Without a trigram match, a bigram or a token gives a draft of low confidence.
+The first token is less certain the fewer of the newest occurrences continue with it.
 """
 
 from collections.abc import Sequence
@@ -98,7 +99,7 @@ class LookupDrafter:
     def propose(self, anchor: int, limit: int) -> Draft:
         """See `Drafter`."""
         self._index()
-        position, match = self._find_match(anchor)
+        position, match, candidates = self._find_match(anchor)
         if position is not None and match >= RESUMED_TOKENS:
             self._copy_offset, self._misses = len(self._text) - position, 0
         else:
@@ -108,8 +109,12 @@ class LookupDrafter:
         if position is None:
             return EMPTY_DRAFT
         tokens = self._continue_from(position, anchor, min(limit, self.max_draft_tokens))
+        if not tokens:
+            return EMPTY_DRAFT
         confidence = [length / (length + 2.0) for length in range(match, match + len(tokens))]
-        return Draft(self.name, tokens, confidence) if tokens else EMPTY_DRAFT
+        nexts = [following for at in candidates if (following := self._continue_from(at, anchor, 1))]
+        confidence[0] *= nexts.count(tokens[:1]) / len(nexts)
+        return Draft(self.name, tokens, confidence)
 
     def _continue_from(self, position: int, anchor: int, count: int) -> list[int]:
         """Return what followed a position, up to the end of its document; repeat it if it reaches the text's end."""
@@ -123,30 +128,30 @@ class LookupDrafter:
                 tokens.append(tokens[len(tokens) - period])
         return tokens
 
-    def _find_match(self, anchor: int) -> tuple[int | None, int]:
-        """Return an earlier position of the anchor to continue from, and the length of the match there."""
+    def _find_match(self, anchor: int) -> tuple[int | None, int, Sequence[int]]:
+        """Return an earlier position of the anchor to continue from, the length of the match there, and candidates."""
         text, positions = self._text, self._positions
         if len(text) > 1 and (found := positions.get((text[-2], text[-1], anchor))):
             return self._longest_match(found, GRAM_TOKENS)
         if (position := self._resume_copy(anchor)) is not None:
-            return position, RESUMED_TOKENS
+            return position, RESUMED_TOKENS, [position]
         if text and (found := positions.get((text[-1], anchor))):
             return self._longest_match(found, GRAM_TOKENS - 1)
         if found := positions.get((anchor,)):
             return self._longest_match(found, GRAM_TOKENS - 2)
-        return None, 0
+        return None, 0, ()
 
-    def _longest_match(self, positions: list[int], size: int) -> tuple[int, int]:
-        """Return the position of the longest match among the newest positions, and its length (at least `size`)."""
-        text = self._text
+    def _longest_match(self, positions: list[int], size: int) -> tuple[int, int, Sequence[int]]:
+        """Return the position of the longest match, its length (at least `size`), and all positions compared."""
+        text, candidates = self._text, positions[: -MAX_CANDIDATES - 1 : -1]
         best, longest = positions[-1], 0
-        for position in positions[: -MAX_CANDIDATES - 1 : -1]:
+        for position in candidates:
             match, limit = size, min(MAX_MATCH_TOKENS, position + 1)
             while match < limit and text[position - match] == text[len(text) - match]:
                 match += 1
             if match > longest:
                 best, longest = position, match
-        return best, longest
+        return best, longest, candidates
 
     def _resume_copy(self, anchor: int) -> int | None:
         """Return the position of the anchor in the copied passage that is nearest to the expected one."""

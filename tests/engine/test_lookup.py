@@ -29,7 +29,11 @@ def expected(documents: list[list[int]], ids: list[int], anchor: int, limit: int
             tokens: list[int] = []
             while len(tokens) < limit and (following := (text + tokens)[best + 1 + len(tokens)]) != BREAK:
                 tokens.append(following)
-            return tokens, rising(agreements[best], len(tokens))
+            confidence = rising(agreements[best], len(tokens))
+            if tokens:
+                following_tokens = [text[place + 1] for place in newest if text[place + 1] != BREAK]
+                confidence[0] *= following_tokens.count(tokens[0]) / len(following_tokens)
+            return tokens, confidence
     return [], []
 
 
@@ -133,3 +137,11 @@ def resumed(*distances: int) -> int:
 def test_a_copy_is_resumed_at_the_nearest_place(distances: tuple[int, ...], at: int) -> None:
     """Four tokens behind the expected one to twelve ahead, the one ahead first; else at the newest place, 47 ahead."""
     assert resumed(*distances) == at
+
+
+def test_occurrences_that_continue_differently_make_the_first_token_less_certain() -> None:
+    drafter = LookupDrafter([[7, 1, 2, 3, 4], [8, 1, 2, 3, 5], [9, 1, 2, 3, 5]])
+    drafter.observe([6, 1, 2])
+    draft = drafter.propose(3, 1)
+    assert list(draft.tokens) == [5]
+    assert list(draft.confidence) == pytest.approx([3 / 5 * 2 / 3])
