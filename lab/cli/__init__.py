@@ -1,1 +1,1 @@
-"""The commands `localdflash train` and `localdflash bench`."""
+"""The commands `localdflash train`, `bench` and `export`."""

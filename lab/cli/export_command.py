@@ -9,7 +9,7 @@ from localdflash.base import extras
 from localdflash.base.errors import UsageError
 from localdflash.cli import shell_completion
 from localdflash.cli.output import print_json
-from localdflash.models.registry.launch_commands import LAUNCHERS, ExportOptions
+from localdflash.lab.export.launch_commands import LAUNCHERS, ExportOptions
 from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.text.sanitize import printable
 
@@ -44,7 +44,7 @@ def command(
         if engine != "vllm" or target:
             raise UsageError("--folder: only for vllm, without --target")
         extras.require("torch", "export --folder")
-        from localdflash.lab.train.vllm_folder import write_pair  # imports torch
+        from localdflash.lab.export.vllm_folder import write_pair  # imports torch
 
         launch = write_pair(local_files(pair), folder, draft_tokens, context)
     else:

@@ -1,1 +1,1 @@
-"""Training a pair: corpus, target, drafter, export."""
+"""Training a pair: corpus, target, drafter."""

@@ -1,7 +1,7 @@
 """Builds the command that runs a pair in another engine: vLLM, SGLang or llama-server.
 
 vLLM and SGLang read the drafter from its repository and need an unquantized, AWQ or GPTQ target; llama-server needs
-GGUF files. Only documented flags are used; tests/models/registry/test_export.py lists them with their sources.
+GGUF files. Only documented flags are used; tests/lab/export/test_launch_commands.py lists them with their sources.
 """
 
 import json

@@ -25,7 +25,7 @@ from localdflash.engine.stats import Stats
 from localdflash.lab.bench import prompt_set
 from localdflash.lab.bench.bench_run import run_prompt
 from localdflash.lab.bench.decoding_modes import Always
-from localdflash.lab.train.vllm_folder import write_pair
+from localdflash.lab.export.vllm_folder import write_pair
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair

@@ -13,8 +13,8 @@ from localdflash.backends.reference import dflash_files
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.base.errors import ModelError, UsageError
+from localdflash.lab.export.launch_commands import LaunchCommand, vllm_serve
 from localdflash.lab.train.pair_export import write_drafter_safetensors, write_json
-from localdflash.models.registry.launch_commands import LaunchCommand, vllm_serve
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.gguf_config import decoder_config

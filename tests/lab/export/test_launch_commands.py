@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from localdflash.base.errors import ModelError, UsageError
-from localdflash.models.registry.launch_commands import LAUNCHERS, ExportOptions, LaunchCommand
+from localdflash.lab.export.launch_commands import LAUNCHERS, ExportOptions, LaunchCommand
 from localdflash.models.registry.pair_entry import DrafterSource, PairEntry, TargetSource
 from localdflash.models.registry.registry import load_registry
 

@@ -1,0 +1,1 @@
+"""Running a pair in another engine: commands, and files for vLLM."""
