@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -62,6 +62,26 @@ def list_pairs(as_json: bool) -> None:
             f"\nSPEED: at most, without drafting: {bandwidth.value:.1f} GB/s ({bandwidth.how}, {bandwidth.day}) divided"
             " by the bytes of weights read per token, estimated for missing files. Weights in a cache can be faster."
         )
+
+
+@command.command()
+@_json
+def recommend(as_json: bool) -> None:
+    """Name the best chat pair and completion pair for this machine, and why not the next larger one."""
+    from localdflash.loading.plan import recommend as plan
+
+    pairs = load_registry().pairs.values()
+    found = [one for role in get_args(plan.Role) if (one := plan.recommend(role, pairs))]
+    if as_json:
+        print_json([{**vars(one), "pair": one.pair.id, "larger": one.larger and one.larger.id} for one in found])
+        return
+    for one in found:
+        here = "here" if not missing_files(one.pair) else f"localdflash models pull {one.pair.id}"
+        print(f"{one.role}: {one.pair.id}, {_memory(one.pair)}, about {rate(one.tokens_per_second)} tok/s ({here})")
+        if one.larger:
+            print(f"  not {one.larger.id}: {one.against_larger}")
+    if found:
+        print("\nSpeed without drafting, from the memory bandwidth. Details: `localdflash models plan ID`.")
 
 
 @command.command()

@@ -99,3 +99,11 @@ def test_paths_are_escaped_in_the_output(
         _, out, err = run(capsys, *arguments)
         assert all(char == "\n" or char.isprintable() for char in out + err)
         assert err.count("\n") <= 1
+
+
+def test_recommend_names_a_pair_for_each_role(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "recommend")
+    assert code == 0
+    assert "chat: " in out
+    assert "completion: " in out
+    assert {one["role"] for one in json.loads(run(capsys, "recommend", "--json")[1])} == {"chat", "completion"}

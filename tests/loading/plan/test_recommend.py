@@ -1,0 +1,86 @@
+"""Recommended pairs: the largest that leaves memory free and is fast enough."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from localdflash.base.machine.measurements import Measurement
+from localdflash.loading.plan import recommend
+from localdflash.models.registry.pair_entry import PairEntry, TargetSource
+
+GB = 10**9
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretend to be a computer with 32 GB, 20 GB/s and no GPU."""
+    plan = "localdflash.loading.plan"
+    for name, value in (
+        ("here.all_memory", 32 * GB),
+        ("recommend.all_memory", 32 * GB),
+        ("here.device.driver_present", False),
+        ("here.gpu_is_there", False),
+        ("here.cpu_library.why_unavailable", ""),
+        ("here.measurements.bandwidth", Measurement(20.0, "copy", "2026-11-27")),
+    ):
+        monkeypatch.setattr(f"{plan}.{name}", lambda *_, result=value, **__: result)
+
+
+def entry(name: str, memory_gb: float, active: float, fim: str | None = None) -> PairEntry:
+    """Return an entry whose tokens read `active` billion weights of about half a byte."""
+    target = TargetSource(None, f"/nowhere/{name}.gguf", quantization="Q4_K_M")
+    pair = PairEntry(name, "", target, None, Path("x"), ("cpu",), fim=fim, memory_gb=memory_gb, active=active)
+    return replace(pair, ran=("cpu",))
+
+
+SMALL, DENSE, SPARSE, HUGE = (
+    entry("small", 1, 0.1, "qwen"),
+    entry("dense", 20, 32),
+    entry("sparse", 22, 3, "qwen"),
+    entry("huge", 60, 5, "qwen"),
+)
+PAIRS = (HUGE, SMALL, SPARSE, DENSE)
+chat, completion = (partial(recommend.recommend, role) for role in ("chat", "completion"))
+
+
+def test_a_chat_gets_the_largest_pair_that_fits_and_is_fast_enough() -> None:
+    found = chat(PAIRS)
+    assert found
+    assert (found.pair.id, found.larger) == ("sparse", HUGE)
+    assert found.tokens_per_second == pytest.approx(20 / (3 * 4.85 / 8), rel=0.05)
+    assert found.against_larger == "needs 60.00 GB, this machine has 32.00 GB"
+
+
+def test_a_larger_pair_that_is_too_slow_is_named_with_its_speed() -> None:
+    found = chat([SMALL, DENSE])
+    assert found
+    assert (found.pair.id, found.larger, found.against_larger) == ("small", DENSE, "only 1.0 tok/s")
+
+
+def test_completions_get_a_fast_pair_that_can_infill() -> None:
+    found = completion(PAIRS)
+    assert found
+    assert (found.pair.id, found.larger) == ("small", SPARSE)
+    assert found.against_larger.startswith("only ")
+    assert completion([DENSE]) is None
+
+
+def test_a_fifth_of_the_memory_is_left_for_other_programs() -> None:
+    found = chat([SMALL, entry("tight", 27, 3)])
+    assert found
+    assert (found.pair.id, found.against_larger) == (
+        "small",
+        "needs 27.00 GB of 32.00 GB; a pair should take at most 80%",
+    )
+
+
+def test_a_pair_that_no_test_ran_is_not_recommended() -> None:
+    assert chat([replace(SMALL, ran=())]) is None
+
+
+def test_if_no_pair_is_fast_enough_the_fastest_is_recommended() -> None:
+    found = chat([DENSE, entry("denser", 24, 40)])
+    assert found
+    assert found.pair == DENSE
