@@ -26,7 +26,7 @@ async def pictures(folder: Path, into: Path) -> None:
     from localdflash.tui.app_base import ChatStart
     from localdflash.tui.chat_app import ChatApp
 
-    options = {"pair": PAIR, "backend": "auto", "threads": 2, "context": 0, "kv": "f16", "drafter_bits": 8}
+    options = {"pair": PAIR, "backend": "auto", "threads": 2, "context": 0, "kv": "auto", "drafter_bits": 8}
     settings = ChatSettings(seed=SEED, max_tokens=160)
     app = ChatApp(ChatStart(PrivateDaemon(EngineSpec(options)), folder, folder / "chats.db", settings))
 

@@ -56,7 +56,8 @@ _RUN_OPTIONS = (
     ),
     _setting(
         "kv",
-        "KV cache type: int8 (cpu, cuda) and fp8 (cuda, RTX 40 or newer) use about half the memory of f16.",
+        "KV cache type: int8 (cpu, cuda) and fp8 (cuda, RTX 40 or newer) use about half the memory of f16. auto:"
+        " f16, or int8 on the CPU for a pair whose registry entry says so.",
         type=click.Choice(KV_FORMATS),
     ),
     _setting(

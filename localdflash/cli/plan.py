@@ -30,7 +30,7 @@ MAX_CACHED_BYTES = 64_000_000  # weights that the caches of a processor may hold
 @click.option("--device", default="auto", help="GPU, cpu or gpu; auto: see `localdflash serve --help`.")
 @click.option("--gpu-layers", type=click.IntRange(-1), default=-1, help="Layers on the GPU; -1: as many as fit.")
 @click.option(
-    "--kv", type=click.Choice(KV_FORMATS), default="f16", help="KV cache type, see `localdflash serve --help`."
+    "--kv", type=click.Choice(KV_FORMATS), default="auto", help="KV cache type, see `localdflash serve --help`."
 )
 @click.option("--beside", metavar="ID", help="Pair already in memory, such as the completion pair.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, sizes in bytes.")

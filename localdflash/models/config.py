@@ -24,7 +24,7 @@ from localdflash.base.files.paths import config_folder
 from localdflash.base.files.toml_file import read_toml
 from localdflash.models.backend_names import Backend, RowsMode
 
-KVFormat = Literal["f16", "int8", "fp8"]
+KVFormat = Literal["auto", "f16", "int8", "fp8"]
 DrafterBits = Literal[8, 4]
 KV_FORMATS: tuple[KVFormat, ...] = get_args(KVFormat)
 DRAFTER_BITS: tuple[DrafterBits, ...] = get_args(DrafterBits)
@@ -62,7 +62,7 @@ class ModelConfig:
     gpu_layers: Annotated[int, Meta(ge=-1, le=100_000)] = -1  # of the target on that GPU; -1: as many as fit
     rows: RowsMode = "auto"  # batch widths of llama.cpp; auto: exact if cheap
     drafter_bits: DrafterBits = 8  # of a drafter on our engines
-    kv: KVFormat = "f16"  # type of our own engines' KV cache
+    kv: KVFormat = "auto"  # type of our own engines' KV cache
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class Options:
     gpu_layers: int = -1  # of llama.cpp's target on that GPU, the head included; -1: as many as fit
     rows: RowsMode = "auto"  # batch widths of llama.cpp: "exact" at any cost, "fast" without a guarantee
     drafter: str = ""  # replaces the pair's: a path, or an hf: name
-    kv: str = "f16"  # type of our own engines' KV cache: f16 or int8, on CUDA also fp8
+    kv: str = "auto"  # KV cache type of our own engines: f16 or int8, on CUDA also fp8; auto: the pair's on the CPU
     cuda_ops: str = ""  # forms of the CUDA engine's operations; see `backends.cuda.choices`
     can_evict: bool = field(default=False, compare=False)  # raise OutOfMemory instead of reducing drafter or context
     progress: Progress | None = None

@@ -78,7 +78,7 @@ def test_what_the_user_gives_has_to_hold_and_all_else_is_as_it_is(run: Any, said
     wanted = EngineSpec({**EMBEDDED, "context": 512, "kv": "int8"}, given={"context"})
     for _ in range(2):
         about = ensure_daemon(wanted, said.append).get("/ps")
-        assert (about["context"], about["options"]["kv"]) == (512, "f16")
+        assert (about["context"], about["options"]["kv"]) == (512, "auto")
         assert said == ["reloading the pair (context 512) ..."]
     with pytest.raises(ModelError, match="did you mean 'embedded'"):
         ensure_daemon(EngineSpec({"pair": "embeded"}, given={"pair"}), said.append)

@@ -11,6 +11,7 @@ memory_gb = 2.5
 context = 4096
 layers = 36
 fim = "qwen"
+kv = "int8"
 notes = ["one", "two"]
 """
 TARGET = f"""

@@ -32,7 +32,7 @@ OPTIONS = {
     "drafter": "",
     "drafter_bits": 8,
     "native_fp4": False,
-    "kv": "f16",
+    "kv": "auto",
 }
 ABOUT = {
     "pair": "scripted",

@@ -41,9 +41,10 @@ def cache_layouts(head_dim: int, kv: str) -> Sequence[ArrayLayout]:
     )
 
 
-def choose_kv_format(kv: str) -> str:
-    """Return the requested format of the KV cache, or "f16" if the CPU engine does not support it."""
-    return kv if kv in KV_FORMATS else "f16"
+def choose_kv_format(kv: str, of_pair: str | None) -> str:
+    """Return the requested format of the KV cache, for "auto" the pair's; "f16" if the CPU engine lacks it."""
+    chosen = of_pair if kv == "auto" else kv
+    return chosen if chosen in KV_FORMATS else "f16"
 
 
 def pad_positions(positions: int) -> int:

@@ -23,7 +23,7 @@ from localdflash.models.shapes.fingerprint import mismatch
 def load(files: LocalPair, options: Options) -> Running:
     """Load a pair; raise NoDevice if the CPU engine cannot be used, else OutOfMemory, ModelError or UsageError."""
     path = (files.drafter_gguf or files.drafter_safetensors) if options.draft else None
-    kv = choose_kv_format(options.kv)
+    kv = choose_kv_format(options.kv, files.kv)
     sizes = CpuSizes(files.target, path, options.threads, options.drafter_bits, kv)
     if options.context > sizes.trained:
         raise UsageError(

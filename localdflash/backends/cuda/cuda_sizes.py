@@ -24,7 +24,7 @@ from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
-KV_TYPES = {"f16": torch.float16, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
+KV_TYPES = {"auto": torch.float16, "f16": torch.float16, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
 # Bytes for torch's rounding (1 MB per tensor), compiled kernels, graphs, and activations of a prompt's block.
 RESERVE = 700 << 20
 MAX_CONTEXT = slots_of(BUCKETS[-1]) - SLACK

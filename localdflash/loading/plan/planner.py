@@ -85,6 +85,7 @@ class PlanRequest:
     drafter: Path | None
     options: Options
     used_by_other: Parts = field(default_factory=dict)  # memory of another pair that is loaded first
+    kv: str | None = None  # see `PairEntry`
 
     def remaining(self, budget: MemoryBudget) -> MemoryBudget:
         """Return the budget without the memory of the other pair."""
@@ -106,7 +107,7 @@ def make_plan(
     device: str = "auto",
     gpu_layers: int = -1,
     beside: str | None = None,
-    kv: str = "f16",
+    kv: str = "auto",
 ) -> Plan:
     """Plan a pair by any spec that the registry resolves; a context of 0 means the largest that fits.
 
@@ -124,7 +125,7 @@ def make_plan(
     with cached_headers(), TemporaryDirectory(prefix="localdflash-plan-") as folder:
         target, drafter = _files_or_stand_ins(pair, Path(folder))
         options = Options(pair.id, backend, context=context, device=device, gpu_layers=gpu_layers, kv=kv)
-        request = PlanRequest(pair.id, target, drafter, options, used_by_other)
+        request = PlanRequest(pair.id, target, drafter, options, used_by_other, pair.kv)
         if backend != "auto":
             return PLANNERS[backend](request, "requested")
         return _automatic(request)
@@ -203,7 +204,8 @@ def _on_cpu(request: PlanRequest, why: str) -> Plan:
     from localdflash.backends.cpu.cpu_kv_cache import choose_kv_format
     from localdflash.backends.cpu.cpu_sizes import CpuSizes
 
-    sizes = CpuSizes(request.target, _preferred_file(request.drafter, ".gguf"), kv=choose_kv_format(request.options.kv))
+    kv = choose_kv_format(request.options.kv, request.kv)
+    sizes = CpuSizes(request.target, _preferred_file(request.drafter, ".gguf"), kv=kv)
     request.check_context(sizes)
     return _plan(request, "cpu", why, sizes, system_budget(), measurements.bandwidth(), program_bytes(False))
 

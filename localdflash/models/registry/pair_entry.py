@@ -151,6 +151,7 @@ class PairEntry:
     context: int | None = None  # tokens
     layers: int | None = None
     fim: str | None = None  # the target's FIM format
+    kv: str | None = None  # KV cache type for the CPU engine; None: f16
     notes: tuple[str, ...] = ()
     active: float | None = None  # weights read per token, 10^9
     ran: tuple[str, ...] = ()  # backends on which a test ran the architecture, with `ran_with`
@@ -187,3 +188,4 @@ class LocalPair:
     fim: str | None
     context: int | None
     sampling: Mapping[str, float] = field(default_factory=dict, hash=False)  # see `PairEntry`
+    kv: str | None = None  # see `PairEntry`

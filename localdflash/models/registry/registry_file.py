@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta
 
@@ -43,6 +43,7 @@ _PAIR: _Types = {
     "context": Annotated[int, Meta(ge=64, le=100_000_000)] | None,
     "layers": Annotated[int, Meta(ge=1, le=1000)] | None,
     "fim": _Name | None,
+    "kv": Literal["f16", "int8"] | None,
     "notes": tuple[Text, ...] | None,
     "active": Annotated[float, Meta(ge=0.001, le=10_000)] | None,
     "ran": tuple[Runner, ...] | None,

@@ -80,7 +80,7 @@ def test_check_gpu_uses_the_settings_and_repeats_earlier_checks(
     for other in (make(home, "embedded", kv="int8"), make(home, "another", native_fp4=True)):
         write_verdict(other.path, other.verdict("unsound", "head", "head: NaN"))
     found = list(gpu_check.check_pair("embedded"))
-    plain, int8 = ({"kv": kv, "native_fp4": False} for kv in ("f16", "int8"))
+    plain, int8 = ({"kv": kv, "native_fp4": False} for kv in ("auto", "int8"))
     assert checks == [("embedded", plain), ("embedded", int8)]
     assert [check.status for check in found] == ["ok", "failed"]
     assert "qkv of layer 0: NaN" in found[1].detail
