@@ -15,7 +15,7 @@ from localdflash.base.files import paths
 from localdflash.server.address import Address
 from localdflash.server.client import ClientConnection
 from localdflash.server.engine_spec import EngineSpec
-from localdflash.server.refusals import refusal
+from localdflash.server.refusals import error_of_response
 from localdflash.server.spawn import ensure_daemon
 
 RETRY_SECONDS = 5.0
@@ -46,7 +46,7 @@ def decode_event(kind: type[EventT], data: bytes) -> EventT:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, RecursionError):  # msgspec raises DecodeError for invalid UTF-8 too
-        raise refusal(data, status=200) from None
+        raise error_of_response(data, status=200) from None
 
 
 class CompletionSource(Protocol):

@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 from localdflash.base.errors import LocaldflashError
 from localdflash.chat.messages import Finish, StepRecord
 from localdflash.chat.sampling_settings import ChatSettings
-from localdflash.server.refusals import error_of, refusal
+from localdflash.server.refusals import error_of_body, error_of_response
 from localdflash.text.thoughts import ThoughtWriter
 
 MIN_RATE_SECONDS = 0.05  # shorter answers, from a cache or a buffering proxy, get no rate
@@ -87,9 +87,9 @@ def decode_chunk(data: bytes) -> Chunk:
     try:
         chunk = _chunks.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        raise refusal(data, 200) from None
+        raise error_of_response(data, 200) from None
     if chunk.error is not UNSET:
-        raise error_of({"error": chunk.error}, 500)
+        raise error_of_body({"error": chunk.error}, 500)
     step = chunk.step
     if step and not (0 <= step.accepted <= min(step.drafted, len(step.sizes)) and min(step.sizes, default=0) >= 0):
         raise LocaldflashError("the server reported an inconsistent step; is it another version?")

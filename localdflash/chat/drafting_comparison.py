@@ -99,7 +99,7 @@ async def _request_answer(
                     return "".join(parts), numbers
                 case _:
                     raise EngineDisconnect("the engine restarted during the comparison: try again")
-    raise EngineDisconnect("the engine went away during the comparison: try again")
+    raise EngineDisconnect("the daemon went away during the comparison; try again")
 
 
 def _compare_answers(by_mode: dict[bool, list[_Answer]], running: str) -> Comparison:

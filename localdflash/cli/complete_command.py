@@ -89,7 +89,9 @@ def command(
     interrupt = Interrupt()
     remote = RemoteServer.of(load_config(), options["pair"] if "pair" in given(ctx, options) else "")
     if no_daemon or no_draft:
-        with private.started(requested_engine(ctx, {**options, "no_draft": no_draft}, "completion"), say) as client:
+        with private.private_daemon(
+            requested_engine(ctx, {**options, "no_draft": no_draft}, "completion"), say
+        ) as client:
             completion = _request_completion(client, body, interrupt)
     elif remote is None:
         completion = _complete_by_daemon(requested_engine(ctx, options, "completion"), body, interrupt)

@@ -181,11 +181,12 @@ def command(program: str, write: bool, check: bool, url: str | None) -> None:
     """Print the settings of a coding agent for this engine, and the command that uses them."""
     from localdflash.models.config import load_config
     from localdflash.server.client import find
-    from localdflash.server.tcp import own_key
+    from localdflash.server.tcp import load_or_create_key
 
     url = (url or f"http://127.0.0.1:{load_config().server.port or DEFAULT_PORT}").rstrip("/").removesuffix("/v1")
     client, key_file = find(), paths.key_file()
-    key, context = own_key(key_file), (client.get("/ps").get("context") if client else None) or DEFAULT_CONTEXT
+    key = load_or_create_key(key_file)
+    context = (client.get("/ps").get("context") if client else None) or DEFAULT_CONTEXT
     agent = agent_of(program, url, key_file, key, context)
     if write:
         agent.settings.write()

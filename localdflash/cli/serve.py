@@ -180,7 +180,7 @@ def _tcp(host: str, port: int, i_know: bool) -> "TcpPort":
     """Return the TCP port to open; UsageError if other machines can reach `host`, unless `i_know`."""
     from localdflash.models.config import is_loopback
     from localdflash.server.guard import LOOPBACK
-    from localdflash.server.tcp import TcpPort, own_key
+    from localdflash.server.tcp import TcpPort, load_or_create_key
 
     public = not is_loopback(host)
     if public and not i_know:
@@ -189,7 +189,7 @@ def _tcp(host: str, port: int, i_know: bool) -> "TcpPort":
             " add --i-know to allow this"
         )
     path = paths.key_file()
-    return TcpPort(host, port, own_key(path), _own_names(host) if public else LOOPBACK, path)
+    return TcpPort(host, port, load_or_create_key(path), _own_names(host) if public else LOOPBACK, path)
 
 
 def _own_names(host: str) -> Collection[str]:

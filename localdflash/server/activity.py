@@ -13,7 +13,7 @@ from localdflash.server.api.metrics import Metrics
 log = logging.getLogger(__name__)
 
 MONITORING_PATHS = frozenset({"/health", "/v1/health", "/metrics", "/ps", "/slots"})  # do not count as activity
-GONE = 499  # status of a request whose client left; only the metrics show it
+CLIENT_LEFT = 499  # status of a request whose client left; only the metrics show it
 
 
 class Activity:
@@ -32,7 +32,7 @@ class Activity:
         """Return the seconds since the last request ended; 0 while a request is running."""
         return 0.0 if self._running else time.monotonic() - self._last
 
-    def around(self, app: ASGIApp) -> ASGIApp:
+    def wrap(self, app: ASGIApp) -> ASGIApp:
         """Return `app` wrapped in this middleware."""
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,7 +52,7 @@ class Activity:
             try:
                 await app(scope, receive, send_counted)
             except ClientDisconnect:
-                pass  # counted as `GONE`
+                pass  # counted as `CLIENT_LEFT`
             except Exception as error:
                 log.error("internal error: %s", _where(error))
                 if not status:
@@ -62,7 +62,7 @@ class Activity:
                 if counts:
                     self.restart()
                 route = scope.get("route")
-                self._metrics.answered(route.path if route else "other", status or GONE)
+                self._metrics.answered(route.path if route else "other", status or CLIENT_LEFT)
 
         return serve
 

@@ -10,15 +10,18 @@ from localdflash.base.errors import UsageError
 
 @dataclass(frozen=True)
 class Address:
-    """Address of a server, or the local path of an engine (see `sockets.located`); `place` is its name in messages."""
+    """Address of a server: a daemon's Unix socket (on Windows its port file, see `sockets.located`), or host and port.
+
+    `display_name` names the server in messages.
+    """
 
     socket: Path | None = None
-    host: str = "localdflash"  # a Unix socket has none, but a request names one
+    host: str = "localdflash"  # of the Host header; for a Unix socket, any name
     port: int = 80
     tls: bool = False
-    base: str = ""  # what stands before every path
+    path_prefix: str = ""  # of every request
     key: str = ""
-    place: str = "the engine"
+    display_name: str = "the daemon"
 
     @classmethod
     def of_url(cls, url: str, key: str = "") -> Self:
@@ -32,9 +35,9 @@ class Address:
         if parts.scheme not in ("http", "https") or not parts.hostname or not sendable:
             raise UsageError(f"{url!r}: invalid server address (expected a URL such as http://127.0.0.1:8080)")
         tls = parts.scheme == "https"
-        base = parts.path.rstrip("/").removesuffix("/v1")
-        place = url.rstrip("/").removesuffix("/v1")
-        return cls(None, parts.hostname, port or (443 if tls else 80), tls, base, key, place)
+        path_prefix = parts.path.rstrip("/").removesuffix("/v1")
+        display_name = url.rstrip("/").removesuffix("/v1")
+        return cls(None, parts.hostname, port or (443 if tls else 80), tls, path_prefix, key, display_name)
 
     @property
     def headers(self) -> list[tuple[str, str]]:

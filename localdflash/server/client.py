@@ -15,7 +15,7 @@ from localdflash.base.errors import EngineDisconnect, LocaldflashError
 from localdflash.base.files import paths
 from localdflash.base.system import unix_socket
 from localdflash.server.address import Address
-from localdflash.server.refusals import Json, error_of, json_object, refusal
+from localdflash.server.refusals import Json, error_of_body, error_of_response, json_object
 from localdflash.server.sockets import is_listening, located
 
 if TYPE_CHECKING:  # commands that block do not import it
@@ -58,7 +58,7 @@ class Exchange:
         self._streams, self.status, self.ended, self._refused, self._size = streams, 0, False, b"", 0
         data = b"" if body is None else encode(body)
         headers = [*self._address.headers, ("Content-Length", str(len(data)))]
-        head = h11.Request(method=method, target=self._address.base + target, headers=headers)
+        head = h11.Request(method=method, target=self._address.path_prefix + target, headers=headers)
         return b"".join(self._http.send(part) or b"" for part in (head, h11.Data(data=data), h11.EndOfMessage()))
 
     def receive(self, data: bytes) -> bytes:
@@ -80,18 +80,18 @@ class Exchange:
         kind = dict(response.headers).get(b"content-type", b"")
         if self._streams and self.status < 300 and not kind.startswith(EVENT_STREAM):
             raise LocaldflashError(
-                f"{self._address.place}: unexpected reply (expected an event stream); check the server's address"
+                f"{self._address.display_name}: unexpected reply (expected an event stream); check the server's address"
             )
 
     def _checked(self, body: bytes) -> bytes:
         self._size += len(body)
         if self._size > MAX_BYTES and not self._streams:
-            raise LocaldflashError(f"{self._address.place}: the response is larger than {MAX_BYTES} bytes")
+            raise LocaldflashError(f"{self._address.display_name}: the response is larger than {MAX_BYTES} bytes")
         if self.status < 300 or self._tolerant:
             return body
         self._refused += body
         if self.ended:
-            raise refusal(self._refused, self.status)
+            raise error_of_response(self._refused, self.status)
         return b""
 
 
@@ -157,7 +157,7 @@ class Client:
                     yield (event := _decode_event(data))
                     if event.get("stop") is True:  # the last event of /infill
                         return
-        raise EngineDisconnect(f"{self.address.place} closed the connection during an answer")
+        raise EngineDisconnect(f"{self.address.display_name} closed the connection during an answer")
 
     def _body(self, method: str, target: str, body: Mapping[str, object] | None = None) -> bytes:
         with self._exchange(method, target, body) as pieces:
@@ -175,7 +175,7 @@ class Client:
         timeout: float | None = None,
     ) -> Iterator[Iterator[bytes]]:
         """Send a request and yield an iterator of its response's body; each read takes at most `timeout` seconds."""
-        with broken(self.address.place):
+        with broken(self.address.display_name):
             address = located(self.address)
             http = Exchange(address, tolerant=tolerant)
             request = http.request(method, target, body, streams=streams)
@@ -241,7 +241,7 @@ class ClientConnection(Generic[Event]):
     ) -> AsyncGenerator[tuple[Exchange, bytes]]:
         """Send a request; yield its exchange and the first bytes of the body. Close unless all was read."""
         try:
-            with broken(self._address.place):
+            with broken(self._address.display_name):
                 yield await self._send_request(lambda http: http.request(method, target, body, streams=streams))
         finally:
             self._used = time.monotonic()
@@ -312,7 +312,7 @@ def _decode_event(data: bytes) -> Json:
     """Decode an event; raise the error that it reports."""
     event = json_object(data)
     if "error" in event:
-        raise error_of(event, 500)
+        raise error_of_body(event, 500)
     return event
 
 

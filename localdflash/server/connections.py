@@ -18,8 +18,8 @@ MAX_DESCRIPTORS = 4096  # requested limit of open file descriptors
 class ServerConnection(H11Protocol):
     """HTTP connection with a timeout while it waits for a request; the oldest waiting connections are dropped first."""
 
-    # Maximum of waiting connections per listener: more than are accepted before the first of their requests is read.
-    most = 4 * BACKLOG
+    # Per listener. More than the kernel queues, so that a burst of new clients drops no client that is about to send.
+    max_waiting = 4 * BACKLOG
     waiting_since = 0.0  # 0: a request is being answered
     _timeout: asyncio.TimerHandle | None = None
 
@@ -32,20 +32,20 @@ class ServerConnection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """See asyncio."""
         super().data_received(data)
-        if self._answers:
+        if self._is_answering:
             self.waiting_since = 0.0
-            self._start_timeout(anew=True)
+            self._start_timeout(restart=True)
         elif not self._timeout:  # the request head is incomplete
             self._start_timeout()
 
     def on_response_complete(self) -> None:
         """Start waiting for the next request on this connection."""
         super().on_response_complete()
-        if self._answers or self.transport.is_closing():
+        if self._is_answering or self.transport.is_closing():
             return
         self._wait()
         if self.conn.their_state is h11.SEND_BODY:  # refused before its body was read, which is discarded
-            self._start_timeout(anew=True)
+            self._start_timeout(restart=True)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse a malformed request and ignore what the app answers; close the connection if it has answered."""
@@ -68,27 +68,27 @@ class ServerConnection(H11Protocol):
         self.transport.abort()
 
     @property
-    def _answers(self) -> bool:
+    def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
     def _wait(self) -> None:
         """Mark the connection as waiting; drop the longest waiting connection if there are too many."""
         self._cancel_timeout()
         self.waiting_since = time.monotonic()
-        for one in waiting(self.connections)[: -self.most]:
+        for one in waiting_connections(self.connections)[: -self.max_waiting]:
             one.drop()
 
-    def _start_timeout(self, anew: bool = False) -> None:
+    def _start_timeout(self, restart: bool = False) -> None:
         """Start the timeout for the next bytes of the request; a complete request has no timeout."""
-        if anew:
+        if restart:
             self._cancel_timeout()
-        if not (self._answers and not self.cycle.more_body):
+        if not (self._is_answering and not self.cycle.more_body):
             self._timeout = self.loop.call_later(WAIT_SECONDS, self._on_timeout)
 
     def _on_timeout(self) -> None:
         """Close the connection after the timeout, unless the server itself paused reading."""
-        if self._answers and self.flow.read_paused:
-            self._start_timeout(anew=True)
+        if self._is_answering and self.flow.read_paused:
+            self._start_timeout(restart=True)
         else:
             self.drop()
 
@@ -98,13 +98,13 @@ class ServerConnection(H11Protocol):
             self._timeout = None
 
 
-def waiting(connections: Collection[Any]) -> list[ServerConnection]:
+def waiting_connections(connections: Collection[Any]) -> list[ServerConnection]:
     """Return the waiting connections, the longest waiting first."""
     return sorted((one for one in connections if one.waiting_since), key=lambda one: one.waiting_since)
 
 
-class OutOfDescriptors:
-    """asyncio exception handler that calls `make_room` and prints a rate-limited line if no descriptor is left."""
+class DescriptorExhaustionHandler:
+    """asyncio exception handler: if no file descriptor is left, calls `make_room`, and `say` at most once a minute."""
 
     def __init__(self, make_room: Callable[[], None], say: Callable[[str], None]) -> None:
         self._make_room, self._say, self._reported_at = make_room, say, -REPORT_SECONDS

@@ -19,7 +19,12 @@ from localdflash.base.files import paths
 from localdflash.base.system import limits, process, unix_socket
 from localdflash.server.activity import Activity
 from localdflash.server.api.metrics import Metrics
-from localdflash.server.connections import MAX_DESCRIPTORS, OutOfDescriptors, ServerConnection, waiting
+from localdflash.server.connections import (
+    MAX_DESCRIPTORS,
+    DescriptorExhaustionHandler,
+    ServerConnection,
+    waiting_connections,
+)
 from localdflash.server.engine_spec import ROLES, PairRole
 from localdflash.server.engines import PURPOSES, Engines
 from localdflash.server.guard import Guard
@@ -110,7 +115,7 @@ class Daemon:
         tcp = [self._settings.tcp] if self._settings.tcp else []
         self._servers = [DaemonListener(self._config(port)) for port in (None, *tcp)]
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(OutOfDescriptors(self._close_idle_connections, self._say))
+        loop.set_exception_handler(DescriptorExhaustionHandler(self._close_idle_connections, self._say))
         process.on_end_signal(loop, self._on_signal)
         self._engines.start()
         if self._settings.private:
@@ -174,8 +179,8 @@ class Daemon:
     def _close_idle_connections(self) -> None:
         """Close idle TCP connections, which any program can open; if there are none, close local idle ones."""
         _, *tcp = self._servers
-        for server in tcp if any(waiting(one.server_state.connections) for one in tcp) else self._servers:
-            for connection in waiting(server.server_state.connections):
+        for server in tcp if any(waiting_connections(one.server_state.connections) for one in tcp) else self._servers:
+            for connection in waiting_connections(server.server_state.connections):
                 connection.drop()
 
     def _stop_with_parent(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -93,7 +93,7 @@ def create_app(
             for method, handlers in ROUTES.items()
             for path, handler in handlers.items()
         ],
-        middleware=[Middleware(activity.around)],
+        middleware=[Middleware(activity.wrap)],
         exception_handlers={HTTPException: on_error, LocaldflashError: on_error},
     )
     app.router.redirect_slashes = False

@@ -1,4 +1,4 @@
-"""A private engine: a child process that exits together with its parent."""
+"""A private daemon: a child process that exits together with its parent."""
 
 import subprocess
 import sys
@@ -20,8 +20,8 @@ from localdflash.server.spawn import (
     READY,
     STARTING,
     OnStage,
-    apart,
-    ended,
+    detached_process_options,
+    exit_error,
     last_line,
     serve_command,
 )
@@ -32,7 +32,10 @@ STOP_SECONDS = 1.0  # timeout for the child to exit
 def start(
     spec: EngineSpec, path: Path, on_stage: OnStage, say: Callable[[str], None] | None = None
 ) -> "subprocess.Popen[bytes]":
-    """Start a child that serves the socket at `path`; return it once its pair is loaded, or raise its error."""
+    """Start a child that serves the socket at `path`; return it once its pair is loaded, or raise its error.
+
+    `on_stage` gets the stage at every poll. `say` gets a line at the start, on a terminal, and the pair's notice.
+    """
     prepare_folder(path)
     if say and sys.stderr.isatty():
         say("starting the engine ...")
@@ -42,13 +45,13 @@ def start(
             stdin=subprocess.PIPE,  # closed by the kernel when this process ends
             stdout=subprocess.DEVNULL,
             stderr=stderr,
-            **apart(),
+            **detached_process_options(),
         )
         try:
             while not _is_ready(path):
                 if child.poll() is not None:
                     stderr.seek(0)
-                    raise ended(child.returncode, last_line(stderr) or "the engine exited without a message")
+                    raise exit_error(child.returncode, last_line(stderr) or "the engine exited without a message")
                 on_stage(LOADING if is_listening(path) else STARTING)
                 time.sleep(POLL_SECONDS)
             if say and (notice := Client(Address(path)).get("/ps").get("notice")):
@@ -60,8 +63,8 @@ def start(
 
 
 @contextmanager
-def started(spec: EngineSpec, say: Callable[[str], None]) -> Iterator[Client]:
-    """Run a private engine for the duration of a context, and yield a client of it."""
+def private_daemon(spec: EngineSpec, say: Callable[[str], None]) -> Iterator[Client]:
+    """Run a private daemon for the duration of a context, and yield a client of it."""
     path = paths.private_socket()
     child = start(spec, path, lambda _: None, say)
     try:

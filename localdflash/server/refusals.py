@@ -1,4 +1,4 @@
-"""Convert error responses of a server to the exceptions that the engine would raise in this process."""
+"""Conversion between errors and HTTP responses: a client raises the exception that the daemon raised."""
 
 import json
 from typing import Any
@@ -8,7 +8,7 @@ from localdflash.base.errors import LocaldflashError, UsageError
 
 Json = dict[str, Any]
 
-# The status and code of each error over HTTP, subclasses after their bases.
+# HTTP status and code of each exception type; subclasses after their bases, so that the most specific entry wins.
 ERRORS: dict[type[LocaldflashError], tuple[int, str | None]] = {
     LocaldflashError: (500, None),
     UsageError: (400, "invalid_value"),
@@ -26,19 +26,19 @@ _CODES: dict[str | None, type[LocaldflashError]] = {
 }
 
 
-def refusal(content: str | bytes, status: int) -> LocaldflashError:
+def error_of_response(content: str | bytes, status: int) -> LocaldflashError:
     """Return the exception for an error response with this status and body."""
     try:
-        return error_of(json_object(content), status)
+        return error_of_body(json_object(content), status)
     except LocaldflashError:
-        return error_of({}, status)
+        return error_of_body({}, status)
 
 
-def error_of(content: Json, status: int) -> LocaldflashError:
+def error_of_body(content: Json, status: int) -> LocaldflashError:
     """Return the error in an OpenAI-style body; if the body has none, return an error that names the status."""
     about = content.get("error")
     about = about if isinstance(about, dict) else {"message": about}
-    fallback = f"the server answered with {f'status {status}' if status >= 300 else 'something that makes no sense'}"
+    fallback = f"the server answered with {f'status {status}' if status >= 300 else 'an error without a message'}"
     message = about.get("message") or content.get("detail") or fallback
     kind = _CODES.get(str(about.get("code"))) or (UsageError if 400 <= status < 500 else LocaldflashError)
     return kind(str(message))

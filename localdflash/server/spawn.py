@@ -180,7 +180,7 @@ def _start_once(spec: EngineSpec, waiting: "_Waiting") -> None:
     if child.returncode and not is_listening(paths.engine_socket()):  # no other daemon started meanwhile
         with log.open("rb") as file:
             file.seek(began)
-            raise ended(child.returncode, last_line(file) or f"the daemon exited without a message; see {log}")
+            raise exit_error(child.returncode, last_line(file) or f"the daemon exited without a message; see {log}")
 
 
 def _spawn(spec: EngineSpec, log: Path) -> "subprocess.Popen[bytes]":
@@ -192,11 +192,11 @@ def _spawn(spec: EngineSpec, log: Path) -> "subprocess.Popen[bytes]":
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
-            **apart(),
+            **detached_process_options(),
         )
 
 
-def apart() -> dict[str, Any]:
+def detached_process_options() -> dict[str, Any]:
     """Return the Popen arguments for a detached process that does not import from its working directory."""
     return {"cwd": "/", "env": os.environ | {"PYTHONSAFEPATH": "1"}, **process.detached_options()}
 
@@ -210,7 +210,7 @@ def serve_command(spec: EngineSpec) -> list[str]:
     return arguments
 
 
-def ended(code: int, message: str) -> LocaldflashError:
+def exit_error(code: int, message: str) -> LocaldflashError:
     """Return the error for an engine process that exited with `code` and a last message."""
     if name := process.ending_signal(code):
         return LocaldflashError(f"the engine was killed by {name}: {message}")

@@ -36,8 +36,8 @@ class TcpPort:
         return f"listening on {url}: curl {key} {url}/v1/models"
 
 
-def own_key(path: Path) -> str:
-    """Return the key in `path`; create the file if it is missing. Concurrent processes get the same key."""
+def load_or_create_key(path: Path) -> str:
+    """Return the API key in `path`; generate one if the file is missing. Concurrent processes get the same key."""
     if not path.exists():
         paths.create_private(path.parent)
         _create(path, secrets.token_urlsafe(32))

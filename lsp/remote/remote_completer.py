@@ -15,7 +15,7 @@ from localdflash.lsp.remote.remote_source import COMPLETIONS, LOGPROBS, MODELS, 
 from localdflash.models.config import is_loopback
 from localdflash.server.address import Address
 from localdflash.server.client import ClientConnection
-from localdflash.server.refusals import json_object, refusal
+from localdflash.server.refusals import error_of_response, json_object
 from localdflash.text.fim_formats import FORMATS, FimFormat, is_next_edit_model
 
 Json = dict[str, Any]
@@ -57,7 +57,7 @@ class RemoteCompleter(CompletionClient):
         address = self._engine.address()
         source = await find_server(address, self._engine.model)
         sent = "" if is_loopback(address.host) else ": the code around the cursor is sent there"
-        self._log(f"suggestions come from {source.model} at {address.place}{sent}")
+        self._log(f"suggestions come from {source.model} at {address.display_name}{sent}")
         return source
 
 
@@ -70,7 +70,7 @@ async def find_server(address: Address, model: str) -> CompletionSource:
                 return DaemonSource(address, pair)
             return await _find_model(probe, model)
     except TimeoutError:
-        raise EngineDisconnect(f"{address.place} does not answer") from None
+        raise EngineDisconnect(f"{address.display_name} does not answer") from None
     finally:
         probe.close()
 
@@ -91,7 +91,7 @@ class ServerProbe:
         if status in DENIED_STATUSES and target.startswith("/v1/"):
             raise self._key_error()
         if status == 503:
-            raise EngineDisconnect(f"{self.address.place} has no model ready: {refusal(data, status)}")
+            raise EngineDisconnect(f"{self.address.display_name} has no model ready: {error_of_response(data, status)}")
         with suppress(LocaldflashError):
             return json_object(data) if status == 200 else {}
         return {}
@@ -106,8 +106,10 @@ class ServerProbe:
     def _key_error(self) -> UsageError:
         """Return the error about the missing or wrong key."""
         if self.address.key:
-            return UsageError(f"{self.address.place} refuses the key that [server] key_file names")
-        return UsageError(f"{self.address.place} wants a key: put it into a file, and its path into [server] key_file")
+            return UsageError(f"{self.address.display_name} refused the key in the file that server.key_file names")
+        return UsageError(
+            f"{self.address.display_name} needs a key; put it into a file, and its path into server.key_file"
+        )
 
     def close(self) -> None:
         """Close the connection."""
@@ -128,7 +130,7 @@ class ProbeAnswer:
 async def _find_model(probe: ServerProbe, model: str) -> RemoteSource:
     """Return the requested model, or the first that can infill; names that say "code" come first."""
     listed = await probe.request(MODELS)
-    place, ids = probe.address.place, model_ids(listed)
+    place, ids = probe.address.display_name, model_ids(listed)
     if not listed and not model:
         raise LocaldflashError(f"{place}: no completion server found; see [server] url in the settings")
     tried = [model] if model else sorted(ids, key=lambda one: "code" not in one.lower())[:MAX_MODELS]

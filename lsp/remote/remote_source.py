@@ -96,7 +96,7 @@ class RemoteSource:
     def __init__(
         self, address: Address, model_id: str, listed: Iterable[str], prompt: RemotePrompt, *, logprobs: bool
     ) -> None:
-        self._place, self._model_id, self._listed = address.place, model_id, {*listed}
+        self._place, self._model_id, self._listed = address.display_name, model_id, {*listed}
         is_file = model_id.endswith(".gguf")  # named without its folder and suffix
         self.model = PureWindowsPath(model_id).stem if is_file else model_id
         self.prompt, self._logprobs = prompt, LOGPROBS if logprobs else {}

@@ -14,7 +14,7 @@ import pytest
 from localdflash.base.errors import UsageError
 from localdflash.base.files import paths
 from localdflash.cli import serve, systemd_unit
-from localdflash.server.tcp import own_key, read_key
+from localdflash.server.tcp import load_or_create_key, read_key
 from tests.support import daemons
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
@@ -39,18 +39,18 @@ def test_addresses_that_are_allowed_have_a_key() -> None:
 
 @pytest.mark.parametrize("mode", [0o640, 0o604])
 def test_readable_key_file_is_refused(mode: int, fails: Callable[..., str]) -> None:
-    own_key(paths.key_file())
+    load_or_create_key(paths.key_file())
     paths.key_file().chmod(mode)
     assert fails(2, "serve", "--port", 0).startswith(f"{paths.key_file()}: ")
 
 
 def test_key_is_private_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = own_key(paths.key_file())
-    assert own_key(paths.key_file()) == read_key(paths.key_file()) == first
+    first = load_or_create_key(paths.key_file())
+    assert load_or_create_key(paths.key_file()) == read_key(paths.key_file()) == first
     assert stat.S_IMODE(paths.key_file().stat().st_mode) == 0o600
     assert [path.name for path in paths.key_file().parent.iterdir()] == [paths.key_file().name]
     monkeypatch.setattr(Path, "exists", lambda _: False)  # as in a process that looked before it was made
-    assert own_key(paths.key_file()) == first
+    assert load_or_create_key(paths.key_file()) == first
 
 
 def test_bad_key_files(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_bad_key_files(tmp_path: Path) -> None:
         path.write_bytes(data)
         path.chmod(0o600)
         with pytest.raises(UsageError, match="key"):
-            own_key(path)
+            load_or_create_key(path)
     for missing, reason in ((tmp_path / "none", "No such file"), (tmp_path, "Is a directory")):
         with pytest.raises(UsageError, match=reason):
             read_key(missing)

@@ -181,7 +181,7 @@ def test_requests_are_encoded(answering: Answering) -> None:
 
 def test_addresses() -> None:
     for url in ("http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"):
-        assert Address.of_url(url, "k").place == "http://h:1"
+        assert Address.of_url(url, "k").display_name == "http://h:1"
     for url in ("", "localhost:8080", "ftp://x", "http://", "file:///etc/passwd", "http://a b"):
         with pytest.raises(UsageError, match="invalid server address"):
             Address.of_url(url)
@@ -235,15 +235,15 @@ def test_error_codes_become_exceptions(answering: Answering) -> None:
 def test_a_connection_that_breaks(answering: Answering) -> None:
     for said in (b"", b"HTTP/1.1 200", b"SSH-2.0-OpenSSH\r\n\r\n", plain(200, {"a": 1}, "text/event-stream")[:-1]):
         for ask in (lambda c: c.get("/x"), lambda c: list(c.stream("/x", {}))):
-            with pytest.raises(EngineDisconnect, match="the engine went away: ") as caught:
+            with pytest.raises(EngineDisconnect, match="the daemon went away: ") as caught:
                 ask(answering(said))
             assert "\n" not in str(caught.value)
-    with pytest.raises(EngineDisconnect, match="the engine does not respond"):
+    with pytest.raises(EngineDisconnect, match="the daemon does not respond"):
         answering(Server(b"", stays=True)).health()
 
 
 def test_an_unreachable_engine_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(EngineDisconnect, match="the engine went away: No such file"):
+    with pytest.raises(EngineDisconnect, match="the daemon went away: No such file"):
         Client(Address(tmp_path / "nothing")).get("/x")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 
 from localdflash.server import connections
-from localdflash.server.connections import OutOfDescriptors, ServerConnection, waiting
+from localdflash.server.connections import DescriptorExhaustionHandler, ServerConnection, waiting_connections
 from localdflash.server.daemon import DaemonListener
 from localdflash.server.guard import Guard
 from tests.support import daemons
@@ -158,12 +158,12 @@ def test_a_connection_is_kept_for_another_request(served: Served) -> None:
 
 def test_the_oldest_waiting_connections_are_closed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "WAIT_SECONDS", 30.0)
-    monkeypatch.setattr(ServerConnection, "most", 3)
+    monkeypatch.setattr(ServerConnection, "max_waiting", 3)
     asked = served.connect(ASK)
     silent = []
     for count in range(1, 10):
         silent.append(served.connect())
-        until(lambda: len(waiting(served.server.server_state.connections)) == min(count, 3))  # noqa: B023
+        until(lambda: len(waiting_connections(served.server.server_state.connections)) == min(count, 3))  # noqa: B023
     assert [ended(one) for one in silent[:6]] == [b""] * 6
     answered(asked)  # one that is answered does not wait
     with served.connect(ASK) as connection:
@@ -198,7 +198,7 @@ def test_many_requests_at_once_are_all_answered() -> None:
 
 def test_running_out_of_descriptors_is_one_line() -> None:
     made, said = [], list[str]()
-    handle = OutOfDescriptors(lambda: made.append(1), said.append)
+    handle = DescriptorExhaustionHandler(lambda: made.append(1), said.append)
     loop = asyncio.new_event_loop()
     for _ in range(1000):
         handle(loop, {"message": "socket.accept() out of system resource", "exception": OSError(24, "Too many")})

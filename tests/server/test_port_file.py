@@ -99,7 +99,7 @@ def test_an_address_follows_the_current_port(path: Path) -> None:
         with local(path) as own:
             found = located(Address(path))
             assert (found.host, found.port, found.key) == (*own.listener.getsockname(), own.key)
-            assert found.place == "the engine"
+            assert found.display_name == "the daemon"
     with pytest.raises(OSError, match="No such file"):
         located(Address(path))
 

@@ -32,7 +32,7 @@ from localdflash.server.api.http_responses import (
 from localdflash.server.api.schemas import ListenRequest, LoadRequest
 from localdflash.server.engine_spec import ROLES
 from localdflash.server.engines import Engines
-from localdflash.server.tcp import TcpPort, own_key
+from localdflash.server.tcp import TcpPort, load_or_create_key
 from localdflash.server.worker import PairWorker
 
 _OPTIONS = [name for name in LoadRequest.__struct_fields__ if name not in ("role", "others")]  # fields of `Options`
@@ -197,7 +197,7 @@ async def listen(http: HttpRequest, state: AppState, body: ListenRequest) -> Res
     if state.listen is None:
         raise ApiError(404, "this server opens no ports", code="not_found")
     path = paths.key_file()
-    return EventStream(_events(state.listen(TcpPort(body.host, body.port, own_key(path), body.hosts, path))))
+    return EventStream(_events(state.listen(TcpPort(body.host, body.port, load_or_create_key(path), body.hosts, path))))
 
 
 async def _events(port: AsyncGenerator[str]) -> AsyncGenerator[Any]:

@@ -95,8 +95,9 @@ async def test_a_missing_model_is_named_with_those_that_are_there() -> None:
 async def test_a_key_that_is_missing_wrong_or_right(answers: dict[str, Answer]) -> None:
     missing = await refused(answers, key="sesame")
     assert isinstance(missing, UsageError)
-    assert "wants a key: put it into a file, and its path into [server] key_file" in str(missing)
-    assert "refuses the key that [server] key_file names" in str(await refused(answers, sent_key="open", key="sesame"))
+    assert "needs a key; put it into a file, and its path into server.key_file" in str(missing)
+    refusal = await refused(answers, sent_key="open", key="sesame")
+    assert "refused the key in the file that server.key_file names" in str(refusal)
     assert await found(answers, CODER, key="sesame")
 
 
