@@ -25,6 +25,8 @@ from localdflash.base.machine.hardware import bandwidth
 from localdflash.lab import result_file
 from localdflash.lab.scripts.cpu_prompts import files
 from localdflash.lab.scripts.cpu_shapes import forward_ms
+from localdflash.loading.plan.here import bytes_per_token
+from localdflash.models.weights.gguf import read_header
 
 SECONDS, MIN_ROUNDS = 20.0, 3  # minimum duration and rounds
 
@@ -55,7 +57,7 @@ def measure(path: Path, lengths: list[int], widths: list[int], threads: int, sec
                 best[kv, rows, length] = min(best[kv, rows, length], forward_ms(targets[kv], rows))
             rounds += 1
         sizes = {kv: round(target.cache.nbytes / target.cache.capacity) for kv, target in targets.items()}
-    result: dict[str, Any] = {"bytes_a_token": sizes}
+    result: dict[str, Any] = {"weight_bytes": bytes_per_token(read_header(path)), "bytes_a_token": sizes}
     for kv in targets:
         for rows in widths:
             times = [best[kv, rows, length] for length in lengths]

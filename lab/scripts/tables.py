@@ -75,6 +75,18 @@ def chat_context(file: str = "smollm2") -> Iterator[Row]:
         yield [f"{entry['context']}", *speeds, f"{entry['over_plain']:.2f}×", f"{entry['tau']['drafting']:.2f}"]
 
 
+def bandwidth_share() -> Iterator[Row]:
+    """Yield the share of the measured read bandwidth that a single token of the chat pair reaches, without VNNI."""
+    result = load("cpu-context-avx2")
+    measured = result["models"]["smollm2-135m"]
+    yield ["context", "KV cache", "weights and KV read", "time", "share of read bandwidth"]
+    for kv in ("f16", "int8"):
+        for context, ms in measured[f"{kv}, 1 rows"]["ms"].items():
+            nbytes = measured["weight_bytes"] + int(context) * measured["bytes_a_token"][kv]
+            share = nbytes / (ms / 1e3) / (result["bandwidth_gb_s"] * 1e9)
+            yield [context, kv, f"{nbytes / 1e6:.0f} MB", f"{ms:.1f} ms", f"{100 * share:.0f} %"]
+
+
 def chat_facts() -> Iterator[Row]:
     """Yield other facts of the chat pair."""
     results = load("smollm2")
@@ -281,8 +293,21 @@ def first_minute() -> Iterator[Row]:
 TABLES: dict[str, Callable[[], Iterator[Row]]] = {
     table.__name__: table
     for table in (
-        *(chat, chat_modes, chat_context, chat_facts, chat_avx2, chat_context_avx2, shapes, prompts, kv, activations),
-        *(peers, first_token, first_minute, infill, places, typing, latency, gpu_steps, gpu_rates),
+        *(chat, chat_modes, chat_context, chat_facts, chat_avx2, chat_context_avx2, bandwidth_share, shapes),
+        *(
+            prompts,
+            kv,
+            activations,
+            peers,
+            first_token,
+            first_minute,
+            infill,
+            places,
+            typing,
+            latency,
+            gpu_steps,
+            gpu_rates,
+        ),
     )
 }
 
