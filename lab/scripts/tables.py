@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "docs/benchmarks.md", "docs/install.md", "docs/cuda-engine.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/install.md", "docs/cuda-engine.md", "docs/laptop-dflash.md")
 PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 CHAT_PROMPTS = {
     "function": "write a function",
