@@ -124,7 +124,7 @@ def _wait_until_served(url: str, server: "subprocess.Popen[bytes]", log: Path) -
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1200)
-def test_vllm_writes_the_same_text_and_accepts_as_many_tokens(url: str, folder: Path) -> None:
+def test_vllm_writes_the_same_text_with_as_many_drafts(url: str, folder: Path) -> None:
     with LoadedPair(Options("embedded", backend="torch")) as loaded:
         assert loaded.host
         model = next(drafter for drafter in loaded.host.drafters if drafter.is_model)
@@ -142,12 +142,13 @@ def test_vllm_writes_the_same_text_and_accepts_as_many_tokens(url: str, folder: 
             assert text == loaded.tokenizer.spell(tokens).decode("utf-8", "replace"), prompt.id
             baseline.forget()
             drafting.forget()
-    drafts = stats.steps - len(prompts)  # the first step of an answer computes the prompt's last token, without a draft
-    assert _accepted_per_draft(url) == pytest.approx(stats.accepted / drafts, rel=0.05)
+    # Equal texts: the fewer drafts, the more tokens each gave. Both compute an answer's first token without a draft.
+    assert _count_drafts(url) == pytest.approx(stats.steps - len(prompts), rel=0.05)
 
 
-def _accepted_per_draft(url: str) -> float:
-    """Return the mean number of accepted tokens per draft that vLLM's metrics report."""
+def _count_drafts(url: str) -> float:
+    """Return how many drafts vLLM has verified, from its metrics."""
     metrics = urlopen(f"{url}/metrics", timeout=30).read().decode()
-    totals = dict(re.findall(r"^vllm:spec_decode_num_(accepted_tokens|drafts)_total\{[^}]*\} (\S+)", metrics, re.M))
-    return float(totals["accepted_tokens"]) / float(totals["drafts"])
+    found = re.search(r"^vllm:spec_decode_num_drafts_total\{[^}]*\} (\S+)", metrics, re.M)
+    assert found
+    return float(found[1])
