@@ -4,27 +4,27 @@ MAX_GAP_SECONDS = 1.0  # a longer one is a pause, not typing
 MAX_DELAY_SECONDS = 0.15
 NEWEST_WEIGHT = 0.1  # weight of the newest gap, or answer
 START_CONFIDENCE, MIN_CONFIDENCE, MAX_CONFIDENCE = 0.1, 0.03, 0.6  # that a shown suggestion needs
-ACCEPTANCE_SHARE = 0.12  # share of suggestions that are accepted
-LEARNING_RATE = 0.03  # by which one suggestion moves the required confidence
+TARGET_ACCEPTANCE = 0.12  # share of accepted suggestions at which the required confidence stays as it is
+LEARNING_RATE = 0.03  # factor on the change of the required confidence by one suggestion
 DOUBT_PER_CHARACTER = 0.75  # what a typed character that agrees leaves of the doubt
-DISMISSAL_WEIGHT = 4  # refusals that a suggestion counts for which the user dismissed
+DISMISSAL_WEIGHT = 4  # a dismissed suggestion counts as this many that were typed over
 
 # Of a server that is slower than our own engine, and not ours to keep busy.
 REMOTE_MAX_DELAY_SECONDS = 0.5
 REMOTE_MAX_PATIENCE_SECONDS = 3.0  # of waiting for an answer, beyond the client's deadline
 REMOTE_ANSWER_WEIGHT = 0.3  # of the newest answer: there are fewer of them
-REMOTE_FIRST_ANSWER_SECONDS = 0.4  # until the first answer is known
+REMOTE_FIRST_ANSWER_SECONDS = 0.4  # start value of the average
 REMOTE_QUICK_SECONDS = 0.15
-REMOTE_DELAY_SHARE = 0.5  # of the time of an answer that no key must have come
+REMOTE_DELAY_SHARE = 0.5  # of the time of an answer: a request waits so long for another key
 
 
 class TypingPace:
     """Estimate from keys and answers. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
-        self._gap, self._answer = 0.2, 0.05
+        self._gap, self._answer_seconds = 0.2, 0.05
         self._last_key = float("-inf")
-        self._sure = START_CONFIDENCE
+        self._required = START_CONFIDENCE
 
     def key(self, now: float) -> None:
         """Record a key."""
@@ -34,12 +34,12 @@ class TypingPace:
             self._gap += NEWEST_WEIGHT * (gap - self._gap)
 
     def answered(self, seconds: float) -> None:
-        """Record how long the engine took for a request."""
-        self._answer += NEWEST_WEIGHT * (seconds - self._answer)
+        """Record the time to first token of a request."""
+        self._answer_seconds += NEWEST_WEIGHT * (seconds - self._answer_seconds)
 
     def delay(self, now: float) -> float:
         """Return how long to wait for another key before a request."""
-        if self._answer <= self._gap:
+        if self._answer_seconds <= self._gap:
             return 0.0
         return max(self._last_key + min(self._gap / 2, MAX_DELAY_SECONDS) - now, 0.0)
 
@@ -55,18 +55,18 @@ class TypingPace:
 
     def accepted(self) -> None:
         """Record a suggestion, or a part of one, that the user accepted."""
-        self._learn(ACCEPTANCE_SHARE - 1)
+        self._learn(TARGET_ACCEPTANCE - 1)
 
     def refused(self, *, dismissed: bool = False) -> None:
         """Record a suggestion that the user typed over or dismissed."""
-        self._learn(ACCEPTANCE_SHARE * (DISMISSAL_WEIGHT if dismissed else 1))
+        self._learn(TARGET_ACCEPTANCE * (DISMISSAL_WEIGHT if dismissed else 1))
 
     def confident(self, confidence: float | None, agreed: int = 0) -> bool:
         """Return whether an automatic suggestion may be shown; `agreed` characters of it were typed meanwhile."""
-        return confidence is None or confidence + (1 - confidence) * (1 - DOUBT_PER_CHARACTER**agreed) >= self._sure
+        return confidence is None or confidence + (1 - confidence) * (1 - DOUBT_PER_CHARACTER**agreed) >= self._required
 
     def _learn(self, more: float) -> None:
-        self._sure = min(max(self._sure + LEARNING_RATE * more, MIN_CONFIDENCE), MAX_CONFIDENCE)
+        self._required = min(max(self._required + LEARNING_RATE * more, MIN_CONFIDENCE), MAX_CONFIDENCE)
 
 
 class RemotePace(TypingPace):
@@ -74,24 +74,26 @@ class RemotePace(TypingPace):
 
     def __init__(self) -> None:
         super().__init__()
-        self._answer = REMOTE_FIRST_ANSWER_SECONDS
+        self._answer_seconds = REMOTE_FIRST_ANSWER_SECONDS
 
     def answered(self, seconds: float) -> None:
-        """Record the time to first token; a model that had to be loaded first hardly counts."""
-        self._answer += REMOTE_ANSWER_WEIGHT * (min(seconds, REMOTE_MAX_PATIENCE_SECONDS) - self._answer)
+        """See `TypingPace`; the time of a model that had to be loaded first is capped."""
+        self._answer_seconds += REMOTE_ANSWER_WEIGHT * (
+            min(seconds, REMOTE_MAX_PATIENCE_SECONDS) - self._answer_seconds
+        )
 
     def delay(self, now: float) -> float:
         """Return how long to wait for another key before a request."""
-        if self._answer <= self._gap / 2:
+        if self._answer_seconds <= self._gap / 2:
             return 0.0
-        return max(self._last_key + min(self._answer * REMOTE_DELAY_SHARE, REMOTE_MAX_DELAY_SECONDS) - now, 0.0)
+        return max(self._last_key + min(self._answer_seconds * REMOTE_DELAY_SHARE, REMOTE_MAX_DELAY_SECONDS) - now, 0.0)
 
     @property
     def patience(self) -> float:
         """See `TypingPace`."""
-        return min(2 * self._answer, REMOTE_MAX_PATIENCE_SECONDS)
+        return min(2 * self._answer_seconds, REMOTE_MAX_PATIENCE_SECONDS)
 
     @property
     def spare(self) -> bool:
         """See `TypingPace`: only a quick server is done before the next key."""
-        return self._answer < REMOTE_QUICK_SECONDS
+        return self._answer_seconds < REMOTE_QUICK_SECONDS

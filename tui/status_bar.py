@@ -33,7 +33,7 @@ class Status:
     context_limit: int = 0
     rate: float | None = None  # tokens per second
     average: bool = False  # whether the rate is that of the whole answer
-    tau: float | None = None
+    tau: float | None = None  # tokens per verify step, the target's own included
     accepted: float | None = None  # share of the drafted tokens
     ttft_ms: float | None = None
     drafting_on: bool = True
@@ -43,7 +43,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class StatusPart:
-    """Part of the status bar. Parts with the lowest `priority` are shortened, then dropped first."""
+    """Part of the status bar. The part with the lowest `priority` is shortened, then dropped, down to two parts."""
 
     name: str
     text: str
@@ -53,7 +53,7 @@ class StatusPart:
 
 
 def status_parts(status: Status, waited: float = 0.0) -> list[StatusPart]:
-    """Return all parts from left to right; `waited` is seconds since the stage began."""
+    """Return the model and the stage, or the numbers once it is ready; `waited` is seconds since the stage began."""
     parts = [StatusPart("model", printable(model_name(status.model)), 100, "$foreground")]
     if stage := _stage(status.stage, waited):
         parts.append(StatusPart("stage", stage, 95, "$error" if status.stage == "gone" else "$foreground"))

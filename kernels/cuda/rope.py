@@ -1,6 +1,7 @@
 """Rotary position embedding in the rotate-half (NeoX) form, as tables for the kernels.
 
-Element d of a head's first half and element d of its second half are rotated by position * theta**(-2d / D). Source:
+Element d of a head's first half and element d of its second half form a pair, which is rotated by the angle
+position * theta**(-2d / D). Source:
 RoFormer, arXiv 2104.09864, in the layout of GPT-NeoX, Llama and Qwen.
 """
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Rope:
-    """Cos and sin of every angle, float32 [positions, D / 2]."""
+    """Cos and sin of every angle, times the magnitude, float32 [positions, D / 2]."""
 
     cos: Tensor
     sin: Tensor
@@ -40,7 +41,7 @@ def rope_tables(
 
 
 def rotate(heads: Tensor, rope: Rope, positions: Tensor) -> Tensor:
-    """Return rows [T, heads, D] float32, rotated by their positions (integer [T])."""
+    """Return heads [T, heads, D] float32, rotated by positions (integer [T]), in torch: the kernels' reference."""
     cos, sin = rope.cos[positions].unsqueeze(1), rope.sin[positions].unsqueeze(1)  # [T, 1, D / 2]
     first, second = heads.chunk(2, -1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)

@@ -1,9 +1,9 @@
-"""Prompt-lookup drafter: proposes what followed the last occurrence of the newest tokens.
+"""Prompt-lookup drafter: proposes what followed an earlier occurrence of the newest tokens.
 
-It searches documents, the prompt and the generated text for the longest earlier match of the newest tokens. While
-an answer copies a passage with changes, the drafter remembers its position in the passage; after a change, a single
-matching token near it resumes the copy. Without a trigram match, a bigram or a token gives a draft of low confidence.
-The first token is less certain the fewer of the newest occurrences continue with it.
+Of the newest occurrences in documents, prompt and generated text, the one with the longest match before it counts.
+While an answer copies a passage with changes, the drafter remembers its position in the passage; after a change, a
+single matching token near it resumes the copy. Without a trigram match, a bigram or a token gives a draft of low
+confidence. The first token is less certain the fewer of the newest occurrences continue with it.
 """
 
 from collections.abc import Sequence
@@ -14,15 +14,18 @@ from localdflash.engine.pair import TargetFeatures
 GRAM_TOKENS = 3  # a match of this many tokens takes precedence over resuming a copy
 MAX_CANDIDATES = 8  # newest occurrences whose match lengths are compared
 MAX_MATCH_TOKENS = 32  # a longer match adds no confidence
-TOKENS_BEHIND, TOKENS_AHEAD = 4, 12  # of the expected position, between which a copy may be resumed
+TOKENS_BEHIND, TOKENS_AHEAD = 4, 12  # a copy resumes from 4 tokens before to 12 after its expected position
 RESUMED_TOKENS = 3  # match length that a resumed copy counts as
-MAX_MISSES = 8  # proposals in a row without a trigram match, after which the copied passage is forgotten
+MAX_MISSES = 8  # proposals in a row without a trigram match or a resumed copy, before the passage is forgotten
 BREAK = -1  # stands after each document in the text
 MAX_UNINDEXED_TOKENS = 16  # observed tokens that may wait for the next proposal
 
 
 class LookupDrafter:
-    """`Drafter` that copies from documents and from the sequence itself."""
+    """`Drafter` that copies from documents and from the sequence itself.
+
+    The `anchor` of its methods is the newest token, which was not observed yet: its index is `len(self._text)`.
+    """
 
     name = "lookup"
     is_model = False
@@ -34,12 +37,12 @@ class LookupDrafter:
     def _reset(self, documents: Sequence[Sequence[int]]) -> None:
         self._documents = documents
         self._text: list[int] = []  # documents, then indexed tokens of the sequence
-        self._unindexed: list[int] = []  # observed tokens, indexed by the next proposal: many steps need none
+        self._unindexed: list[int] = []  # observed tokens, indexed when a proposal needs them: many steps have none
         self._positions: dict[tuple[int, ...], list[int]] = {}  # where each 1-, 2- and 3-gram ends
         for document in documents:
             self._append([*document, BREAK])
         self._base = len(self._text)  # where the sequence begins
-        self._copy_offset: int | None = None  # of the copied position before the sequence's end; None: no copy
+        self._copy_offset: int | None = None  # distance from the copied position to the anchor; None: no copy
         self._misses = 0
 
     def set_documents(self, documents: Sequence[Sequence[int]]) -> None:
@@ -76,7 +79,7 @@ class LookupDrafter:
         """See `Drafter`."""
         self._index()
         text = self._text
-        if length == self._base == 0:
+        if length == self._base == 0:  # nothing is left: faster than token by token
             text.clear()
             self._positions.clear()
         while len(text) > self._base + length:
@@ -111,6 +114,7 @@ class LookupDrafter:
         tokens = self._continue_from(position, anchor, min(limit, self.max_draft_tokens))
         if not tokens:
             return EMPTY_DRAFT
+        # Each given that the tokens before it are right: then the match is that much longer.
         confidence = [length / (length + 2.0) for length in range(match, match + len(tokens))]
         nexts = [following for at in candidates if (following := self._continue_from(at, anchor, 1))]
         confidence[0] *= nexts.count(tokens[:1]) / len(nexts)

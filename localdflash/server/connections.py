@@ -16,11 +16,14 @@ MAX_DESCRIPTORS = 4096  # requested limit of open file descriptors
 
 
 class ServerConnection(H11Protocol):
-    """HTTP connection with a timeout while it waits for a request; the oldest waiting connections are dropped first."""
+    """HTTP connection with a timeout for its first request, for a started request head, and for each part of a body.
+
+    If too many connections wait for a request, those that have waited longest are dropped.
+    """
 
     # Per listener. More than the kernel queues, so that a burst of new clients drops no client that is about to send.
     max_waiting = 4 * BACKLOG
-    waiting_since = 0.0  # 0: a request is being answered
+    waiting_since = 0.0  # 0: a request is being answered, or the connection was closed
     _timeout: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -44,11 +47,11 @@ class ServerConnection(H11Protocol):
         if self._is_answering or self.transport.is_closing():
             return
         self._wait()
-        if self.conn.their_state is h11.SEND_BODY:  # refused before its body was read, which is discarded
+        if self.conn.their_state is h11.SEND_BODY:  # refused early; the rest of its body is still read and discarded
             self._start_timeout(restart=True)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse a malformed request and ignore what the app answers; close the connection if it has answered."""
+        """Refuse a malformed request and ignore what the app answers; if a response has begun, close the connection."""
         if self.cycle:
             self.cycle.disconnected = True
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
@@ -79,7 +82,7 @@ class ServerConnection(H11Protocol):
             one.drop()
 
     def _start_timeout(self, restart: bool = False) -> None:
-        """Start the timeout for the next bytes of the request; a complete request has no timeout."""
+        """Start the timeout of a request head, or of the next part of a body; a complete request has no timeout."""
         if restart:
             self._cancel_timeout()
         if not (self._is_answering and not self.cycle.more_body):
@@ -117,4 +120,4 @@ class DescriptorExhaustionHandler:
         self._make_room()
         if time.monotonic() - self._reported_at >= REPORT_SECONDS:
             self._reported_at = time.monotonic()
-            self._say(f"out of file descriptors ({context.get('exception')}); closed idle connections")
+            self._say(f"cannot accept connections ({context.get('exception')}); dropped waiting connections")

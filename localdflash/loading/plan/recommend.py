@@ -1,4 +1,4 @@
-"""Recommend a pair for each role on this machine: the largest that leaves memory free and is fast enough."""
+"""Recommend a pair for each role on this machine: the largest that is fast enough, else the fastest that fits."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from localdflash.models.memory.parts import gigabytes
 from localdflash.models.registry.pair_entry import PairEntry
 
 Role = Literal["chat", "completion"]
-MEMORY_SHARE = 0.8  # of the machine's memory, for a pair; the rest is for other programs
+MEMORY_SHARE = 0.8  # of the machine's memory, for a pair on the CPU; the rest is for other programs
 # Tokens per second without drafting: the speed of reading, and a suggestion of a line within 0.2 s.
 MIN_RATE: dict[Role, float] = {"chat": 5.0, "completion": 60.0}
 
@@ -22,12 +22,12 @@ class Recommendation:
     role: Role
     pair: PairEntry
     tokens_per_second: float
-    larger: PairEntry | None  # None: it is the largest
+    larger: PairEntry | None  # None: `pair` is the largest
     against_larger: str
 
 
 def recommend(role: Role, pairs: Iterable[PairEntry]) -> Recommendation | None:
-    """Return the recommendation among tested pairs, for completions among those known to infill; None without any."""
+    """Return the recommendation among pairs that a test ran; None if none of them fits with a known speed."""
     tested = [pair for pair in pairs if pair.ran and _serves(pair, role)]
     by_size = sorted(tested, key=needed_bytes)
     rates = {pair.id: rate for pair in by_size if (rate := _rate(pair, assess_pair(pair)))}
@@ -40,12 +40,12 @@ def recommend(role: Role, pairs: Iterable[PairEntry]) -> Recommendation | None:
 
 
 def _serves(pair: PairEntry, role: Role) -> bool:
-    """Return whether a pair is for a role; a merged target is one that was trained for completions."""
+    """Return whether a pair is for a role: completions need FIM; a target with an adapter is for completions only."""
     return pair.fim is not None if role == "completion" else not pair.target.adapted
 
 
 def _rate(pair: PairEntry, assessment: PairAssessment) -> float:
-    """Return the expected tokens per second, 0 if the pair takes too much memory."""
+    """Return the expected tokens per second, 0 if the pair takes too much memory or its speed is unknown."""
     leaves_room = assessment.backend == "cuda" or needed_bytes(pair) <= MEMORY_SHARE * all_memory()
     return (assessment.tokens_per_second or 0.0) if leaves_room else 0.0
 
