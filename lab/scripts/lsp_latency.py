@@ -50,7 +50,9 @@ async def _measured(lines: int) -> dict[str, Any]:
 async def _typed(half: str, typed: str, *, wrong: bool) -> dict[str, float]:
     """Type keys and time the answers. `wrong`: an edit after each key makes the next request a new one."""
     server = await LanguageServer.start(LSP, str(Path.cwd()), lambda method, params: None)
-    await server.ask("initialize", {"processId": os.getpid(), "rootUri": None, "capabilities": _CAPABILITIES})
+    await server.request_and_wait(
+        "initialize", {"processId": os.getpid(), "rootUri": None, "capabilities": _CAPABILITIES}
+    )
     server.notify("initialized", {})
     uri, times, answered = "file:///project/a.py", [], 0
     item = {"uri": uri, "languageId": "python", "version": 0, "text": half + half}
@@ -86,7 +88,7 @@ _change.version = 0  # type: ignore[attr-defined]
 async def _ask(server: LanguageServer, uri: str, line: int, column: int) -> Any:
     position = {"line": line, "character": column}
     about = {"textDocument": {"uri": uri}, "position": position, "context": {"triggerKind": 2}}
-    return await server.ask("textDocument/inlineCompletion", about)
+    return await server.request_and_wait("textDocument/inlineCompletion", about)
 
 
 _CAPABILITIES = {

@@ -68,7 +68,7 @@ function M.lines()
   local lines = {
     'state: ' .. plain(last.kind) .. message,
     'model: ' .. model('unknown'),
-    'tokens a verify (τ): ' .. (number(last.tau, '%.2f') or 'unknown'),
+    'tokens per verify step (τ): ' .. (number(last.tau, '%.2f') or 'unknown'),
     'tokens a second: ' .. (number(last.tokensPerSecond, '%.1f') or 'unknown'),
     ('suggestions: %d shown, %d accepted'):format(last.shown or 0, last.accepted or 0),
   }
