@@ -182,7 +182,7 @@ class Editor:
             self.trace.errors.append(str(error.get("message")))
 
     def _show_first(self, items: Any, request: _InlineRequest) -> None:
-        """Show the first item if it fits the buffer; without items, keep the visible suggestion, as both plug-ins do."""
+        """Show the first item if it fits the buffer; without items, keep the suggestion, as both plug-ins do."""
         if not items:
             return
         typed, closed = self._replaced_text(items[0])
