@@ -178,7 +178,7 @@ def _for_pair(folder: Path, pair: str, options: dict[str, Any], given: list[str]
         _completions(folder, files.target, fim, options, meter) if fim else _questions(folder, options)
     )
     drafter_stages.check_sources(folder, sources)
-    needs = drafter_stages.plan(work)
+    needs = drafter_stages.check_and_plan(work)
     meter.say(needs.line())
     if options["my_chats"]:
         meter.say(f"your questions and their answers are stored in {folder}, only on this machine")
