@@ -12,7 +12,7 @@ from localdflash.lab.bench import typing
 from localdflash.lab.bench.passages import Commit, TypingJob, additions, count_keys, from_line, next_key
 from localdflash.lab.bench.typing_replay import TypingOptions
 from localdflash.lab.bench.typist import AcceptedText, find_agreeing_part
-from localdflash.lab.scripts.keys_saved import typed
+from localdflash.lab.scripts.keys_saved import type_jobs
 from localdflash.lsp.engine_completer import CompletionClient, CompletionSource, Event
 
 texts = st.text("ab \n\t:é😀", max_size=60)
@@ -157,7 +157,7 @@ class Knowing(CompletionClient):
 
 
 def test_a_replay_is_reproducible_and_saves_keys() -> None:
-    first, second = (typed([JOB], TypingOptions("neovim", 60, 0), Knowing()) for _ in range(2))
+    first, second = (type_jobs([JOB], TypingOptions("neovim", 60, 0), Knowing()) for _ in range(2))
     assert first == second
     assert first["keystrokes_saved"] > 0.3
     assert first["accepted"]["all"] >= 1
