@@ -44,7 +44,7 @@ local function menu_hides()
 end
 
 local function render()
-  local rest = live:rest()
+  local rest = live:remaining_text()
   if menu_hides() or not rest then
     return ghost.hide()
   end
@@ -99,10 +99,10 @@ local function receive(client, buf, items, kind, step)
   if not fresh then
     return
   end
-  local rest = live and live:rest()
+  local rest = live and live:remaining_text()
   if rest and kind == INVOKED then
-    fresh:turn(fresh:typed() .. rest, step)
-  elseif rest and (fresh:rest() == rest or not vim.startswith(fresh:rest(), rest)) then
+    fresh:select_item(fresh:typed() .. rest, step)
+  elseif rest and (fresh:remaining_text() == rest or not vim.startswith(fresh:remaining_text(), rest)) then
     return fresh:drop()
   end
   put(fresh)
@@ -224,7 +224,7 @@ end
 --- Insert a part of the suggestion into the buffer: 'all', 'word' or 'line'.
 ---@param part string
 function M.accept(part)
-  local rest = live and ghost.visible() and live:rest()
+  local rest = live and ghost.visible() and live:remaining_text()
   if not rest then
     return
   end
