@@ -1,6 +1,6 @@
-"""Compiles the C++ sources of the CPU engine for several instruction sets.
+"""Compile the C++ sources of the CPU engine for several instruction sets.
 
-Imports only the standard library, because setup.py runs this before the package is installed.
+This file imports only the standard library, because setup.py runs it before the package is installed.
 """
 
 import os
@@ -26,16 +26,16 @@ X86: dict[str, Sequence[str]] = {  # best first
     "isa_avxvnni.cpp": (*AVX2, "-mavxvnni"),
     "isa_avx2.cpp": AVX2,
 }
-# Linux only: a wheel must run where libstdc++ is missing or older than the compiler's. Its symbols are not exported.
+# Linux only: a wheel must also run where libstdc++ is missing, or older than on the build machine.
 STATIC = ("-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL")
 ARM: dict[str, Sequence[str]] = {"isa_neon.cpp": ("-march=armv8.2-a+dotprod",)}
 
 
 def instruction_sets(machine: str = "") -> dict[str, Sequence[str]]:
-    """Return source files and their flags for a kind of machine (default: this one), best first."""
+    """Return the source files of an architecture (default: this machine's) and their compiler flags, best first."""
     name = (machine or platform.machine()).lower()
-    own = X86 if name in ("x86_64", "amd64") else ARM if name in ("aarch64", "arm64") else {}
-    return {**own, **PORTABLE}
+    specific = X86 if name in ("x86_64", "amd64") else ARM if name in ("aarch64", "arm64") else {}
+    return {**specific, **PORTABLE}
 
 
 def compile_library(
@@ -59,11 +59,11 @@ def compile_library(
     tables = ",".join(f"&ldf::{_name(file)}_kernels" for file in supported)
 
     def compile_one(item: tuple[str, Sequence[str]]) -> str:
-        name, own = item
+        name, file_flags = item
         object_file = str(objects / f"{Path(name).stem}.o")
         if native and name in PORTABLE:
-            own = ("-O2",)  # compiles three times faster; runs only if the library is moved elsewhere
-        run([*compiler, *FLAGS, *extra, *own, "-c", str(FOLDER / name), "-o", object_file])
+            file_flags = ("-O2",)  # three times faster to compile; used only if the library moves to another machine
+        run([*compiler, *FLAGS, *extra, *file_flags, "-c", str(FOLDER / name), "-o", object_file])
         return object_file
 
     with ThreadPoolExecutor() as pool:

@@ -16,7 +16,7 @@ from localdflash.engine.pair import Pair
 from localdflash.engine.sampling import Constraint
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.stats import Stats
-from localdflash.lab.bench.decoding_modes import opened
+from localdflash.lab.bench.decoding_modes import open_modes
 from localdflash.lab.bench.pace import MIN_LIMIT_FOR_OTHERS, Watcher, describe_duration, limit_tokens, measure_pace
 from localdflash.lab.bench.prompt_set import CATEGORIES, BenchPrompt, load
 from localdflash.lab.bench.verify_table import SECONDS
@@ -30,13 +30,13 @@ from localdflash.text.fim_formats import build, stop_ids
 Mode = TypeVar("Mode")
 
 OTHER_BACKEND_PROMPTS = 2  # per category; enough to see which backend decodes fastest
-OTHER_TOKENS = 24  # of an answer by another backend, at most
-OTHER_SECONDS = 20.0  # estimate for the verify table and the other backends
+OTHER_TOKENS = 24  # maximum length of an answer from another backend
+OTHER_SECONDS = 20.0  # estimated duration of the verify table and the runs on other backends
 
 
 @dataclass
 class PromptRun:
-    """Run of one prompt in one mode: the fastest of its repeats."""
+    """Tokens, statistics and TTFT of one run of one prompt in one mode."""
 
     ids: list[int]
     stats: Stats
@@ -44,29 +44,29 @@ class PromptRun:
 
 
 @dataclass
-class Category:
-    """Sums over one category's prompts."""
+class CategoryRuns:
+    """Fastest run of each prompt of one category, by mode; `plain` is decoding without drafting."""
 
     plain: list[PromptRun] = field(default_factory=list)
     drafted: list[PromptRun] = field(default_factory=list)
     llama: list[PromptRun] = field(default_factory=list)  # llama.cpp without drafting; empty if it was not run
-    identical: int = 0  # prompts whose every run gave the same tokens
+    identical: int = 0  # prompts for which all plain and drafted runs gave the same tokens
 
     def add(self, plain: list[PromptRun], drafted: list[PromptRun], llama: Sequence[PromptRun] = ()) -> None:
-        """Add one prompt by its fastest runs."""
-        for sums, runs in ((self.plain, plain), (self.drafted, drafted), (self.llama, llama)):
-            sums.extend(sorted(runs, key=lambda run: run.stats.total_ms)[:1])
+        """Add the fastest run of one prompt in each mode; the arguments are all its runs."""
+        for fastest, runs in ((self.plain, plain), (self.drafted, drafted), (self.llama, llama)):
+            fastest.extend(sorted(runs, key=lambda run: run.stats.total_ms)[:1])
         self.identical += all(run.ids == plain[0].ids for run in (*plain, *drafted))
 
     def report(self, other_plain: float) -> dict[str, Any]:
-        """Return the category's part of the result. `other_plain`: tokens per second of the other backends."""
+        """Return the category's result as JSON values. `other_plain`: best tok/s of other backends, 0 if unmeasured."""
         total = Stats()
         for run in self.drafted:
             total.merge(run.stats)
         plain_rate, llama_rate = rate(self.plain), rate(self.llama)
         best_plain = max(plain_rate, llama_rate, other_plain)
-        first = [run.first_token_ms for run in self.drafted]
-        cuts = quantiles(first, n=20, method="inclusive") if len(first) > 1 else first * 19
+        ttfts = [run.first_token_ms for run in self.drafted]
+        percentiles = quantiles(ttfts, n=20, method="inclusive") if len(ttfts) > 1 else ttfts * 19  # 5 % steps
         return {
             "prompts": len(self.drafted),
             "tokens": total.tokens,
@@ -81,7 +81,7 @@ class Category:
             "accept_by_slot": total.acceptance(),
             "steps_by_drafter": total.steps_by_drafter,
             "identical": f"{self.identical}/{len(self.drafted)}",
-            "ttft_ms": {"p50": round(cuts[9], 2), "p95": round(cuts[18], 2)},
+            "ttft_ms": {"p50": round(percentiles[9], 2), "p95": round(percentiles[18], 2)},
         }
 
 
@@ -92,7 +92,7 @@ def rate(runs: Sequence[PromptRun]) -> float:
 
 
 def prompt_ids(loaded: LoadedPair, prompt: BenchPrompt) -> tuple[list[int], frozenset[int]]:
-    """Return a prompt's ids and the tokens that end its answer."""
+    """Return a prompt's token ids and the ids of the tokens that end its answer."""
     tokenizer = loaded.tokenizer
     if prompt.question:
         template = tokenizer.chat_template() or ""
@@ -118,11 +118,11 @@ def run_prompt(
 
 def run(options: Options, limit: int | None, repeats: int, watcher: Watcher) -> dict[str, Any]:
     """Run the whole prompt set; return the result object."""
-    longest = limit_tokens(limit)
-    prompts = [replace(prompt, max_tokens=min(prompt.max_tokens, longest)) for prompt in load(limit)]
-    categories = {name: Category() for name in CATEGORIES}
+    max_tokens = limit_tokens(limit)
+    prompts = [replace(prompt, max_tokens=min(prompt.max_tokens, max_tokens)) for prompt in load(limit)]
+    categories = {name: CategoryRuns() for name in CATEGORIES}
     check_first(options)
-    with LoadedPair(options) as loaded, opened(loaded, options) as modes:
+    with LoadedPair(options) as loaded, open_modes(loaded, options) as modes:
         pairs: dict[str, Pair | None] = {"plain": modes.plain, "drafted": loaded.pair, "llama": modes.llama}
         encoded = [prompt_ids(loaded, prompt) for prompt in prompts]
         paces = [measure_pace(pair, *encoded[0]) for pair in pairs.values() if pair]
@@ -130,26 +130,27 @@ def run(options: Options, limit: int | None, repeats: int, watcher: Watcher) -> 
             repeats * sum(pace.seconds(len(ids), prompt.max_tokens) for pace in paces)
             for prompt, (ids, _) in zip(prompts, encoded, strict=True)
         ]
-        planned = 2 * sum(seconds) + OTHER_SECONDS  # DFlash alone runs every prompt once more
+        total_seconds = 2 * sum(seconds) + OTHER_SECONDS  # DFlash alone runs every prompt once more
         watcher.plan(
-            planned,
+            total_seconds,
             f"{len(prompts)} prompts, {len(paces)} modes interleaved, {repeats} times; then step costs and other"
-            f" backends. {describe_duration(planned)} at most.",
+            f" backends. {describe_duration(total_seconds)} at most.",
         )
         for number, prompt in enumerate(prompts):
             ids, ends = encoded[number]
             runs: dict[str, list[PromptRun]] = {name: [] for name in pairs}
             for repeat in range(repeats):
-                for name, pair in rotated([*pairs.items()], number + repeat):
+                for name, pair in rotate([*pairs.items()], number + repeat):
                     if pair:
                         runs[name].append(run_prompt(pair, ids, ends, prompt.max_tokens))
             categories[prompt.category].add(**runs)
             watcher.done(seconds[number], f"{number + 1}/{len(prompts)} {prompt.id}")
         watcher.done(0.0, "step costs")
         verify_seconds = min(limit / 2, SECONDS) if limit else SECONDS
-        backend, measured = loaded.backend, {"step_ms": modes.costs(), "verify": modes.verify(verify_seconds)}
+        backend = loaded.backend
+        step_costs = {"step_ms": modes.step_costs(), "verify": modes.measure_verify(verify_seconds)}
         loaded.pair.forget()
-        acceptance = _acceptance(loaded, modes.blocks, prompts) if modes.blocks else {}
+        acceptance = _acceptance(loaded, modes.dflash_alone, prompts) if modes.dflash_alone else {}
         machine, rows = modes.machine(), {"rows": loaded.rows} if loaded.rows else {}
     watcher.done(0.0, "other backends")
     best = {} if limit and limit < MIN_LIMIT_FOR_OTHERS else _other_baselines(options, backend)
@@ -161,19 +162,19 @@ def run(options: Options, limit: int | None, repeats: int, watcher: Watcher) -> 
         "categories": {name: category.report(best.get(name, 0.0)) for name, category in categories.items()},
         "overall": _sum_categories(categories.values()).report(0.0),
         "dflash_alone": acceptance,
-        **measured,
+        **step_costs,
         **machine,
     }
 
 
-def rotated(modes: list[Mode], turn: int) -> list[Mode]:
-    """Return the modes in order, starting with another mode at every turn."""
-    first = turn % len(modes)
+def rotate(modes: list[Mode], offset: int) -> list[Mode]:
+    """Return the modes as a rotate list that starts at index `offset` modulo its length."""
+    first = offset % len(modes)
     return modes[first:] + modes[:first]
 
 
-def _sum_categories(categories: Iterable[Category]) -> Category:
-    total = Category()
+def _sum_categories(categories: Iterable[CategoryRuns]) -> CategoryRuns:
+    total = CategoryRuns()
     for category in categories:
         total.plain += category.plain
         total.drafted += category.drafted
@@ -183,7 +184,7 @@ def _sum_categories(categories: Iterable[Category]) -> Category:
 
 
 def _acceptance(loaded: LoadedPair, pair: Pair, prompts: Sequence[BenchPrompt]) -> dict[str, Any]:
-    """Return the tokens per verify step and the acceptance by slot of DFlash alone, by category."""
+    """Return, by category, the tokens per verify step and the acceptance by draft position of DFlash alone."""
     totals: dict[str, Stats] = {}
     for prompt in prompts:
         run = run_prompt(pair, *prompt_ids(loaded, prompt), prompt.max_tokens)
@@ -193,7 +194,7 @@ def _acceptance(loaded: LoadedPair, pair: Pair, prompts: Sequence[BenchPrompt]) 
 
 
 def _other_baselines(options: Options, running: Runner) -> dict[str, float]:
-    """Return the baseline of the other backends, tokens per second by category, over a few prompts."""
+    """Return the tok/s of the fastest other backend by category, without drafting and over a few prompts."""
     best: dict[str, float] = {}
     for backend in RUNNERS:
         if backend in (running, "cuda") or (backend == "llama.cpp" and running != "cuda"):

@@ -13,7 +13,7 @@ from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Drafter
 from localdflash.engine.stats import Stats
 from localdflash.lab.bench import prompt_set
-from localdflash.lab.bench.bench_run import PromptRun, prompt_ids, rotated, run_prompt
+from localdflash.lab.bench.bench_run import PromptRun, prompt_ids, rotate, run_prompt
 from localdflash.lab.bench.chat import chat_prompts
 from localdflash.lab.bench.decoding_modes import Always
 from localdflash.lab.bench.pace import CountItems
@@ -23,14 +23,14 @@ from localdflash.server.api.chat_request import render_chat
 from localdflash.text.chat_template import TemplateMessage
 
 BASELINE, DRAFTING, FORCED = "plain", "drafting", "forced"
-TOKENS = 128  # of an answer, at most
+MAX_ANSWER_TOKENS = 128
 
 LoadPrompts = Callable[[LoadedPair], "list[PromptIds]"]
 
 
 @dataclass(frozen=True)
 class PromptIds:
-    """Prompt as token ids."""
+    """Prompt as token ids; the tokens in `ends` end its answer."""
 
     ids: Sequence[int]
     ends: frozenset[int]
@@ -38,27 +38,27 @@ class PromptIds:
 
 
 def completions(limit: int | None) -> LoadPrompts:
-    """Return the prompts for a completion pair."""
+    """Return a function that loads the prompts for a completion pair."""
 
     def load_prompts(loaded: LoadedPair) -> list[PromptIds]:
-        found = prompt_set.load(limit)
-        return [PromptIds(*prompt_ids(loaded, prompt), min(prompt.max_tokens, TOKENS)) for prompt in found]
+        prompts = prompt_set.load(limit)
+        return [PromptIds(*prompt_ids(loaded, prompt), min(prompt.max_tokens, MAX_ANSWER_TOKENS)) for prompt in prompts]
 
     return load_prompts
 
 
 def chats(limit: int | None) -> LoadPrompts:
-    """Return the prompts for a chat pair, without those with a JSON schema."""
+    """Return a function that loads the prompts for a chat pair, except prompts with a JSON schema."""
 
     def load_prompts(loaded: LoadedPair) -> list[PromptIds]:
-        found = [prompt for prompt in chat_prompts.load(limit) if not prompt.schema]
+        prompts = [prompt for prompt in chat_prompts.load(limit) if not prompt.schema]
         return [
             PromptIds(
                 render_chat(loaded, [TemplateMessage("user", prompt.question)]).encode(),
                 loaded.tokenizer.ends,
-                min(prompt.max_tokens, TOKENS),
+                min(prompt.max_tokens, MAX_ANSWER_TOKENS),
             )
-            for prompt in found
+            for prompt in prompts
         ]
 
     return load_prompts
@@ -67,27 +67,26 @@ def chats(limit: int | None) -> LoadPrompts:
 def run(
     options: Options, drafters: Sequence[str], load_prompts: LoadPrompts, repeats: int, count: CountItems
 ) -> dict[str, Any]:
-    """Measure the pair's own drafter, if it has one, and other drafters; return the result object."""
-    rows = list[dict[str, Any]]()
+    """Measure the pair's drafter, if any, and `drafters` (specs); UsageError for a spec that cannot draft here."""
+    results = list[dict[str, Any]]()
     for spec in dict.fromkeys((options.drafter, *drafters)):
         with LoadedPair(replace(options, drafter=spec, backend="llama.cpp")) as loaded:
             assert loaded.host
             model = next((drafter for drafter in loaded.host.drafters if drafter.is_model), None)
             if model:
-                rows.append(
-                    {"drafter": spec or "the pair's", **_measured(loaded, model, load_prompts(loaded), repeats, count)}
-                )
+                result = _measure(loaded, model, load_prompts(loaded), repeats, count)
+                results.append({"drafter": spec or "the pair's", **result})
             elif spec:
                 raise UsageError(f"drafter {spec}: {loaded.notice or 'it cannot draft on this machine'}")
     return {
         "pair": options.pair,
         "backend": "llama.cpp",
         "threads": options.threads,
-        "drafters": rows,
+        "drafters": results,
     }
 
 
-def _measured(
+def _measure(
     loaded: LoadedPair, model: Drafter, prompts: Sequence[PromptIds], repeats: int, count: CountItems
 ) -> dict[str, Any]:
     assert loaded.host
@@ -101,12 +100,12 @@ def _measured(
     for number, prompt in enumerate(prompts):
         runs: dict[str, list[PromptRun]] = {mode: [] for mode in pairs}
         for repeat in range(repeats):
-            for mode, pair in rotated([*pairs.items()], number + repeat):
+            for mode, pair in rotate([*pairs.items()], number + repeat):
                 runs[mode].append(run_prompt(pair, prompt.ids, prompt.ends, prompt.max_tokens))
                 pair.forget()
-        identical += all(run.ids == runs[BASELINE][0].ids for found in runs.values() for run in found)
-        for mode, found in runs.items():
-            totals[mode].merge(min(found, key=lambda run: run.stats.total_ms).stats)
+        identical += all(run.ids == runs[BASELINE][0].ids for repeated in runs.values() for run in repeated)
+        for mode, repeated in runs.items():
+            totals[mode].merge(min(repeated, key=lambda run: run.stats.total_ms).stats)
         count(number + 1, len(prompts), model.name)
     rates = {mode: stats.tokens_per_second for mode, stats in totals.items()}
     return {

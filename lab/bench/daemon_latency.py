@@ -20,17 +20,17 @@ from localdflash.lab.bench.prompt_set import BenchPrompt, load
 from localdflash.lab.bench.spread import percentile, spread
 from localdflash.server.client import Client
 
-COMPLETIONS_PER_BLOCK = 10  # with a streaming chat or without
+COMPLETIONS_PER_BLOCK = 10  # a block runs either next to a streaming chat or alone
 COMPLETION_TOKENS = 32
 PAUSE_SECONDS = 0.05  # between two completions: fast typing
-CANCELS, ROUND_TRIPS = 100, 500
+MAX_CANCELS, MAX_ROUND_TRIPS = 100, 500
 CHAT_TOKENS = 400
 QUESTION = "Write a Python class for a queue with push, pop, peek, a length and an iterator. Version {}."
 
 
 @dataclass
 class CompletionTimes:
-    """Times of one series of completions."""
+    """Times of one series of completions, in milliseconds."""
 
     name: str
     total_ms: list[float] = field(default_factory=list)
@@ -44,7 +44,10 @@ class CompletionTimes:
 
 
 def run(client: Client, completions: int, count: CountItems) -> dict[str, Any]:
-    """Measure the daemon with `completions` alone and as many next to a chat; a small number shortens all parts."""
+    """Time `completions` completions alone and as many next to a chat, then cancellations and round trips.
+
+    Fewer `completions` also mean fewer cancellations and round trips.
+    """
     prompts = [prompt for prompt in load() if prompt.category in ("fim_block", "fim_line")]
     warm, alone, next_to_chat, steps = (
         CompletionTimes("warm"),
@@ -69,13 +72,13 @@ def run(client: Client, completions: int, count: CountItems) -> dict[str, Any]:
         "p95_beside_over_alone": round(ratio, 3),
         "chat_step_ms": spread(steps),
         "queue_in_chat_steps_p95": round(percentile(next_to_chat.queue_ms, 95) / max(median(steps), 1e-3), 2),
-        "cancel_to_free_ms": _cancels(client, min(CANCELS, completions)),
-        "round_trip_ms": spread(list(_round_trips(client, min(ROUND_TRIPS, 10 * completions)))),
+        "cancel_to_free_ms": _measure_cancels(client, min(MAX_CANCELS, completions)),
+        "round_trip_ms": spread(list(_round_trips_ms(client, min(MAX_ROUND_TRIPS, 10 * completions)))),
     }
 
 
 def _complete(client: Client, prompt: BenchPrompt, number: int, series: CompletionTimes) -> None:
-    """Add the times of one completion to `series`. Its prompt begins uniquely, so that no KV cache has it."""
+    """Time one completion and append to `series`. The prompt begins with a unique line, so no KV cache contains it."""
     body = {
         "input_prefix": f"# {series.name} {number}\n{prompt.prefix}",
         "input_suffix": prompt.suffix,
@@ -100,7 +103,7 @@ def _streaming_chat(client: Client, steps: list[float]) -> Iterator[None]:
 
     def talk() -> None:
         for number in itertools.count():
-            for event in client.stream("/v1/chat/completions", _chat(number)):
+            for event in client.stream("/v1/chat/completions", _chat_body(number)):
                 started.set()
                 if step := event.get("step"):
                     steps.append(step["ms"])
@@ -117,7 +120,7 @@ def _streaming_chat(client: Client, steps: list[float]) -> Iterator[None]:
         thread.join()
 
 
-def _chat(number: int) -> dict[str, Any]:
+def _chat_body(number: int) -> dict[str, Any]:
     return {
         "messages": [{"role": "user", "content": QUESTION.format(number)}],
         "max_tokens": CHAT_TOKENS,
@@ -128,11 +131,11 @@ def _chat(number: int) -> dict[str, Any]:
     }
 
 
-def _cancels(client: Client, requests: int) -> dict[str, float]:
-    """Cancel requests; return the daemon's counts of the time from a cancellation to a free engine."""
+def _measure_cancels(client: Client, requests: int) -> dict[str, float]:
+    """Cancel chats; return the daemon's histogram of the time until the engine is free again, as counts by bound."""
     before = _cancel_buckets(client)
     for number in range(requests):
-        events = client.stream("/v1/chat/completions", _chat(number))
+        events = client.stream("/v1/chat/completions", _chat_body(number))
         next(iter(events))
         events.close()
     while client.get("/ps")["running"]:
@@ -141,7 +144,7 @@ def _cancels(client: Client, requests: int) -> dict[str, float]:
 
 
 def _cancel_buckets(client: Client) -> dict[str, float]:
-    """Return the counts of cancellations by the upper bound of their time, as `<= milliseconds`."""
+    """Return the daemon's cumulative counts of cancellations by their time, with keys like `<= 10` in milliseconds."""
     text = client.get_text("/metrics")
     samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
     return {
@@ -151,7 +154,7 @@ def _cancel_buckets(client: Client) -> dict[str, float]:
     }
 
 
-def _round_trips(client: Client, requests: int) -> Iterator[float]:
+def _round_trips_ms(client: Client, requests: int) -> Iterator[float]:
     for _ in range(requests):
         began = time.perf_counter()
         client.health()

@@ -22,32 +22,32 @@ from localdflash.models.load_options import Options
 
 
 @contextmanager
-def opened(loaded: LoadedPair, options: Options) -> Iterator["HostModes | CudaModes"]:
+def open_modes(loaded: LoadedPair, options: Options) -> Iterator["HostModes | CudaModes"]:
     """Yield the modes of a pair that was loaded with `options`."""
     if loaded.host is None:
         yield CudaModes(loaded.pair)
         return
     undrafted = replace(options, backend=loaded.backend, draft=False)
-    with LoadedPair(undrafted) as without, llama_baseline(loaded) as llama:
-        assert without.host
-        yield HostModes(loaded.host, without.host, llama)
+    with LoadedPair(undrafted) as plain, llama_baseline(loaded) as llama:
+        assert plain.host
+        yield HostModes(loaded.host, plain.host, llama)
 
 
 class HostModes:
-    """Modes of a host pair; `llama` is None if llama.cpp cannot run the model."""
+    """Modes of a pair that does not run on the CUDA engine; `llama` is None if llama.cpp cannot run the model."""
 
     def __init__(self, drafting: HostPair, plain: HostPair, llama: Pair | None) -> None:
         self.plain, self.llama, self._drafting = plain, llama, drafting
 
     @property
-    def blocks(self) -> Pair | None:
-        """Return DFlash alone, its whole block verified in every step; None without a drafter."""
+    def dflash_alone(self) -> Pair | None:
+        """Return a pair with only the DFlash drafter, whose whole block is verified in every step; None without one."""
         drafters = [drafter for drafter in self._drafting.drafters if drafter.is_model]
         if not drafters:
             return None
         return HostPair(self._drafting.target, drafters, Always())
 
-    def costs(self) -> dict[str, Any]:
+    def step_costs(self) -> dict[str, Any]:
         """Return the measured milliseconds of a single-token step, a draft and a verify step."""
         controller, max_width = self._drafting.controller, self._drafting.target.max_width
         if controller is None:
@@ -58,7 +58,7 @@ class HostModes:
             "verify": {width: round(controller.costs.predict_ms(width), 4) for width in WIDTHS if width <= max_width},
         }
 
-    def verify(self, seconds: float) -> dict[str, Any]:
+    def measure_verify(self, seconds: float) -> dict[str, Any]:
         """Return the cost of a verify step by batch width, measured for `seconds`; may be empty."""
         self._drafting.forget()
         self.plain.forget()
@@ -102,20 +102,20 @@ class CudaModes:
         self.plain: Pair = pair.with_mode("plain")
 
     @property
-    def blocks(self) -> Pair | None:
-        """See `HostWays`."""
+    def dflash_alone(self) -> Pair | None:
+        """See `HostModes`."""
         return self._pair.with_mode("draft") if self._pair.stepper.drafter else None
 
-    def costs(self) -> dict[str, Any]:
-        """See `HostWays`."""
+    def step_costs(self) -> dict[str, Any]:
+        """See `HostModes`."""
         return {mode: round(record.ms, 4) for mode, record in self._pair.modes.records.items()}
 
-    def verify(self, seconds: float) -> dict[str, Any]:
-        """See `HostWays`."""
+    def measure_verify(self, seconds: float) -> dict[str, Any]:
+        """See `HostModes`."""
         return {}
 
     def machine(self) -> dict[str, Any]:
-        """See `HostWays`."""
+        """See `HostModes`."""
         import torch
 
         return {

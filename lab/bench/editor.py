@@ -26,29 +26,29 @@ class Trace:
     """Recorded events, times in milliseconds."""
 
     key_to_request: list[float] = field(default_factory=list)
-    request_to_answer: list[float] = field(default_factory=list)  # answers to the newest request, empty ones too
-    request_to_text: list[float] = field(default_factory=list)  # the first text for a request, answered or pushed
+    request_to_answer: list[float] = field(default_factory=list)  # only the newest request's answer, even if empty
+    request_to_text: list[float] = field(default_factory=list)  # the first text of a request, in its answer or pushed
     key_to_shown: list[float] = field(default_factory=list)
     requests: int = 0
-    shown: int = 0  # suggestions; a suggestion that grows or is typed along counts once
-    grown: int = 0
-    flicker: int = 0
-    stale: int = 0
-    late: int = 0  # answers with text that came after a newer request; never shown
-    rejected: int = 0
+    shown: int = 0  # suggestions; a suggestion that grows, or whose text is typed, counts once
+    grown: int = 0  # times that a longer text replaced its own beginning
+    flicker: int = 0  # times that another text replaced a visible suggestion
+    stale: int = 0  # items that no longer fit the buffer; not shown
+    late: int = 0  # answers with text that came after a newer request; not shown
+    rejected: int = 0  # suggestions that disappeared because another key was typed
     errors: list[str] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)  # text that became visible, each character once
 
 
 @dataclass
 class ShownSuggestion:
-    """Suggestion on the screen; `closed` is text after the cursor that is replaced when all of it is accepted."""
+    """Suggestion on the screen."""
 
     item: Json
-    ghost: str
-    since: float
-    closed: str = ""
-    judged: bool = False  # whether the typist has decided on it
+    ghost: str  # visible text
+    since: float  # time when it appeared, in seconds of `perf_counter`
+    closed: str = ""  # text after the cursor, such as brackets, that accepting the whole suggestion replaces
+    judged: bool = False  # whether the typist has decided to accept or ignore it
 
 
 @dataclass
@@ -60,7 +60,10 @@ class _InlineRequest:
 
 
 class Editor:
-    """Editor of one document; `changed` is set when the ghost text changes. EngineDisconnect if the server ended."""
+    """Editor of one document. Its event `changed` is set when the ghost text changes.
+
+    Keys raise EngineDisconnect if the server has ended.
+    """
 
     def __init__(self, server: LanguageServer, style: Style, encoding: str, trace: Trace) -> None:
         self._server, self._style, self._encoding, self.trace = server, style, encoding, trace
@@ -95,8 +98,8 @@ class Editor:
         self._forget_request()
         self._server.notify("textDocument/didClose", {"textDocument": {"uri": self._uri}})
 
-    def select(self, start: int, length: int) -> None:
-        """Move the cursor and remove characters there."""
+    def remove(self, start: int, length: int) -> None:
+        """Move the cursor to `start` and remove `length` characters after it."""
         text = self.text
         self._before, self._after = text[:start], text[start:]
         self._forget_request()
@@ -106,7 +109,7 @@ class Editor:
             self._change(end, "")
 
     def type(self, key: str) -> None:
-        """Press one key, which may be an Enter with its indentation."""
+        """Insert the characters of one key, which for Enter include the indentation, and request a suggestion."""
         began = time.perf_counter()
         if self.shown and self.shown.ghost.startswith(key):
             self._trim(key)
@@ -115,10 +118,10 @@ class Editor:
             self._server.notify("localdflash/didRejectCompletion", {"item": self.shown.item})
             self._hide()
         self._insert(key)
-        self._ask(began)
+        self._request_suggestion(began)
 
     def accept(self, text: str) -> None:
-        """Accept the ghost text up to the end of `text`, its beginning."""
+        """Accept the beginning `text` of the ghost text, or all of it."""
         shown, began = self.shown, time.perf_counter()
         assert shown is not None
         inserted = _insert_text(shown.item)
@@ -131,20 +134,20 @@ class Editor:
             self._server.notify("textDocument/didPartiallyAcceptCompletion", accepted)
         elif command := shown.item.get("command"):
             run = {"command": command["command"], "arguments": command.get("arguments") or []}
-            self._server.request("workspace/executeCommand", run, self._accepted)
+            self._server.request("workspace/executeCommand", run, self._on_accept_answer)
         self._trim(text)
         if self.shown:
             self.shown.since, self.shown.judged = began, False
-        self._ask(began)
+        self._request_suggestion(began)
 
     def on_pushed(self, params: Json) -> None:
         """Show a longer item for the pending request; ignore an item for another version or position."""
-        about = params.get("textDocument") or {}
+        document = params.get("textDocument") or {}
         current = (self._uri, self._version, self._position(self._before))
-        if self._request and (about.get("uri"), about.get("version"), params.get("position")) == current:
+        if self._request and (document.get("uri"), document.get("version"), params.get("position")) == current:
             self._show_first(params.get("items"), self._request)
 
-    def _ask(self, key_at: float) -> None:
+    def _request_suggestion(self, key_at: float) -> None:
         self._server.check()
         if self._request and self._style == "vscode":
             self._server.cancel(self._request.number)
@@ -155,14 +158,14 @@ class Editor:
         }
         request = _InlineRequest(0, key_at, time.perf_counter())
         request.number = self._server.request(
-            "textDocument/inlineCompletion", params, lambda result, error: self._answered(request, result, error)
+            "textDocument/inlineCompletion", params, lambda result, error: self._on_answer(request, result, error)
         )
         request.sent_at = time.perf_counter()
         self.trace.key_to_request.append((request.sent_at - key_at) * 1e3)
         self.trace.requests += 1
         self._request = request
 
-    def _answered(self, request: _InlineRequest, result: Any, error: Json | None) -> None:
+    def _on_answer(self, request: _InlineRequest, result: Any, error: Json | None) -> None:
         if error is not None:
             if error.get("code") not in CANCELLED_CODES:
                 self.trace.errors.append(str(error.get("message")))
@@ -174,15 +177,15 @@ class Editor:
         self.trace.request_to_answer.append((time.perf_counter() - request.sent_at) * 1e3)
         self._show_first(items, request)
 
-    def _accepted(self, _result: Any, error: Json | None) -> None:
+    def _on_accept_answer(self, _result: Any, error: Json | None) -> None:
         if error is not None:
             self.trace.errors.append(str(error.get("message")))
 
     def _show_first(self, items: Any, request: _InlineRequest) -> None:
-        """Show the first item. Without an item, a suggestion that still agrees stays, as in both clients."""
+        """Show the first item if it fits the buffer; without items, keep the suggestion, as both plug-ins do."""
         if not items:
             return
-        typed, closed = self._replaced(items[0])
+        typed, closed = self._replaced_text(items[0])
         text = _insert_text(items[0])
         if typed is None or not text.startswith(typed) or not _is_subsequence(closed, text[len(typed) :]):
             self.trace.stale += 1
@@ -190,8 +193,8 @@ class Editor:
         if ghost := text[len(typed) :]:
             self._show(items[0], ghost, closed, request)
 
-    def _replaced(self, item: Json) -> tuple[str | None, str]:
-        """Return the text before and after the cursor that an item replaces; None if it spans other lines."""
+    def _replaced_text(self, item: Json) -> tuple[str | None, str]:
+        """Return the text before and after the cursor that an item replaces; (None, "") if its range is unusable."""
         cursor = self._position(self._before)
         if (span := item.get("range")) is None:
             return "", ""
@@ -200,13 +203,13 @@ class Editor:
             return None, ""
         if not start["character"] <= cursor["character"] <= end["character"]:
             return None, ""
-        line, rest = self._before.rpartition("\n")[2], self._after.partition("\n")[0]
+        line, after = self._before.rpartition("\n")[2], self._after.partition("\n")[0]
         units, codec = UNIT[self._encoding], CODECS[self._encoding]
         try:
             typed = line.encode(codec, "surrogatepass")[start["character"] * units :].decode(codec, "surrogatepass")
             covered = (end["character"] - cursor["character"]) * units
-            return typed, rest.encode(codec, "surrogatepass")[:covered].decode(codec, "surrogatepass")
-        except UnicodeDecodeError:  # from the middle of a character
+            return typed, after.encode(codec, "surrogatepass")[:covered].decode(codec, "surrogatepass")
+        except UnicodeDecodeError:  # the range starts or ends inside a character
             return None, ""
 
     def _show(self, item: Json, ghost: str, closed: str, request: _InlineRequest) -> None:
@@ -280,6 +283,6 @@ def _insert_text(item: Json) -> str:
 
 
 def _id(item: Json) -> str:
-    """Return the server's id of an item, or else its text."""
+    """Return the id that the server gave an item, else its text."""
     command = item.get("command") or {}
     return str((command.get("arguments") or [item.get("insertText")])[0])

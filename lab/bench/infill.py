@@ -28,12 +28,12 @@ from localdflash.lab.bench.pace import CountItems
 from localdflash.lab.bench.spread import spread
 from localdflash.server.client import Client
 
-MAX_TOKENS = 128  # of a completion
+MAX_TOKENS = 128  # maximum tokens of a completion
 MAX_LINE_BYTES = 1 << 20
 
 
 class Task(msgspec.Struct, frozen=True):
-    """Task: one line of a file."""
+    """HumanEval-Infilling task: one line of the file."""
 
     task_id: str
     prompt: str
@@ -48,18 +48,18 @@ class Task(msgspec.Struct, frozen=True):
         return self.canonical_solution.endswith("\n") and (not self.prompt or self.prompt.endswith("\n"))
 
     def program(self, completion: str) -> str:
-        """Return the program that must run to its end."""
+        """Return the program that tests a completion: it passes if it runs to its end without an error."""
         return f"{self.prompt}{completion}{self.suffix}\n{self.test}\ncheck({self.entry_point})\n"
 
 
 @dataclass(frozen=True)
 class InfillAnswer:
-    """Completion, with its cost."""
+    """Completion with its times."""
 
     text: str
     tokens: int
-    generation_ms: float
-    total_ms: float
+    generation_ms: float  # reported by the daemon, without prefill
+    total_ms: float  # of the whole request, measured here
 
 
 def load(path: Path, limit: int | None = None) -> list[Task]:
@@ -80,7 +80,7 @@ def load(path: Path, limit: int | None = None) -> list[Task]:
     if not tasks:
         raise ModelError(f"{path}: no tasks in the file")
     count = min(limit or len(tasks), len(tasks))
-    return [tasks[at * len(tasks) // count] for at in range(count)]
+    return [tasks[i * len(tasks) // count] for i in range(count)]
 
 
 def warning(path: Path) -> str:
@@ -93,7 +93,7 @@ def warning(path: Path) -> str:
 
 
 def run(client: Client, tasks: Sequence[Task], count: CountItems) -> dict[str, Any]:
-    """Request a completion for every task and run its tests."""
+    """Request a completion for every task, run its tests in the sandbox, and return the result as JSON values."""
     answers, verdicts = list[InfillAnswer](), list[sandbox.SandboxResult]()
     for number, task in enumerate(tasks):
         answers.append(_complete(client, task))
@@ -135,7 +135,7 @@ def run(client: Client, tasks: Sequence[Task], count: CountItems) -> dict[str, A
 
 
 def similarity(first: str, second: str) -> float:
-    """Return the edit similarity of the module's docstring; two empty texts are identical."""
+    """Return 1 - Levenshtein distance / length of the longer text, both stripped; 1 for two empty texts."""
     first, second = first.strip(), second.strip()
     longer = max(len(first), len(second))
     return 1 - _distance(first, second) / longer if longer else 1.0

@@ -18,19 +18,15 @@ import resource
 import struct
 import sys
 
-NEW_USER, NEW_NET = 0x10000000, 0x40000000
+NEW_USER, NEW_NET = 0x10000000, 0x40000000  # kernel constants, as in CLONE_NEWUSER, PR_SET_SECCOMP, ...
 NO_NEW_PRIVILEGES, SECCOMP, FILTER = 38, 22, 2
-CREATE_RULESET, ADD_RULE, RESTRICT_SELF = (
-    444,
-    445,
-    446,
-)  # Landlock's system calls, with the same numbers on every machine
-ABI, BENEATH = 1, 1
-READING = 0b1101  # execute, read a file, read a folder
-RIGHTS = (0, 0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF)  # to files, by Landlock's version
-OPEN_FILES = 64
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # Landlock's system calls; every architecture has these numbers
+ABI, BENEATH = 1, 1  # Landlock's flag that requests its version, and the rule type for the files below a folder
+READ_RIGHTS = 0b1101  # execute, read a file, read a folder
+ALL_FILE_RIGHTS = (0, 0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF)  # bit sets, indexed by Landlock's version
+MAX_OPEN_FILES = 64
 
-MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column below, and AUDIT_ARCH
+MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # index into the values of CALLS, and AUDIT_ARCH
 NO_CALL = -1
 CALLS = {  # system calls that fail, with their numbers by machine
     **{"socket": (41, 198), "socketpair": (53, 199), "io_uring_setup": (425, 425)},
@@ -52,7 +48,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """Restrict this process and run the program of stdin."""
+    """Restrict this process, run the program from stdin, and exit; an error in the program exits without the secret."""
     seconds, memory = int(sys.argv[1]), int(sys.argv[2])
     secret, _, program = sys.stdin.buffer.read().partition(b"\n")
     report = os.dup(1)
@@ -77,7 +73,7 @@ def main() -> None:
 
 
 def _limit(seconds: int, memory: int) -> str:
-    limits = {"CPU": seconds, "AS": memory, "FSIZE": 0, "NOFILE": OPEN_FILES, "CORE": 0, "NPROC": 0}
+    limits = {"CPU": seconds, "AS": memory, "FSIZE": 0, "NOFILE": MAX_OPEN_FILES, "CORE": 0, "NPROC": 0}
     for name, value in limits.items():
         if (kind := getattr(resource, f"RLIMIT_{name}", None)) is not None:
             resource.setrlimit(kind, (value, value))
@@ -85,20 +81,20 @@ def _limit(seconds: int, memory: int) -> str:
 
 
 def _block_network() -> str:
-    """Enter a new network namespace, in which no interface is up."""
+    """Enter a new network namespace without interfaces; return "namespace", or "none" if that is not allowed."""
     if not hasattr(_libc, "unshare"):
         return "none"
     return "none" if _libc.unshare(NEW_USER | NEW_NET) else "namespace"
 
 
 def _lock_files() -> str:
-    """Allow, by Landlock, reading Python itself and the current folder, and nothing else."""
+    """Let Landlock allow only reads of Python's folders and the current one; "none" if Landlock is unavailable."""
     if not LINUX or _libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0):
         return "none"
     version = _libc.syscall(CREATE_RULESET, None, 0, ABI)
     if version < 1:
         return "none"
-    rights = RIGHTS[min(version, len(RIGHTS) - 1)]
+    rights = ALL_FILE_RIGHTS[min(version, len(ALL_FILE_RIGHTS) - 1)]
     rules = _libc.syscall(CREATE_RULESET, struct.pack("Q", rights), 8, 0)
     for folder in {sys.prefix, sys.base_prefix, sys.exec_prefix, "/lib", "/lib64", "/usr/lib", "/usr/lib64", "."}:
         _allow_reading(rules, folder)
@@ -107,19 +103,19 @@ def _lock_files() -> str:
 
 def _allow_reading(rules: int, folder: str) -> None:
     try:
-        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
         return
-    _libc.syscall(ADD_RULE, rules, BENEATH, struct.pack("=Qi", READING, opened), 0)
-    os.close(opened)
+    _libc.syscall(ADD_RULE, rules, BENEATH, struct.pack("=Qi", READ_RIGHTS, descriptor), 0)
+    os.close(descriptor)
 
 
 def _filter_system_calls() -> str:
-    """Install a filter with which the system calls in `CALLS` fail with EPERM."""
-    known = MACHINES.get(platform.machine())
-    if not LINUX or known is None or ctypes.sizeof(ctypes.c_void_p) != 8:
+    """Make the system calls in `CALLS` fail with EPERM; return "filter", or "limits" where that is not supported."""
+    supported = MACHINES.get(platform.machine())
+    if not LINUX or supported is None or ctypes.sizeof(ctypes.c_void_p) != 8:
         return "limits"
-    column, machine = known
+    column, machine = supported
     load, equal, at_least, ret = 0x20, 0x15, 0x35, 0x06  # instructions of BPF
     allow, refuse, kill = 0x7FFF0000, 0x00050001, 0x80000000
     denied = [numbers[column] for numbers in CALLS.values() if numbers[column] != NO_CALL]

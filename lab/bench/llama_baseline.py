@@ -1,4 +1,4 @@
-"""Autoregressive decoding by llama.cpp: the baseline that drafting has to beat, whatever runs the pair."""
+"""Autoregressive decoding by llama.cpp: the baseline that drafting has to beat on every backend."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -12,7 +12,7 @@ from localdflash.loading.load_pair import LoadedPair
 
 @contextmanager
 def llama_baseline(loaded: LoadedPair) -> Iterator[Pair | None]:
-    """Load llama.cpp with the same target, context, threads and GPU; None if it is not installed or cannot run that."""
+    """Yield a llama.cpp pair with the target, context, threads and GPU of `loaded`; None if llama.cpp cannot run it."""
     if missing_module("llama"):
         yield None
         return

@@ -1,6 +1,6 @@
 """Language server process and JSON-RPC to it; shares no code with the server that it measures.
 
-Requests of the server are answered with `null`; its notifications go to `on_notification`. When the server ends, every
+Requests from the server are answered with `null`; notifications go to `on_notification`. When the server ends, every
 open request fails.
 """
 
@@ -14,18 +14,18 @@ from localdflash.base.errors import EngineDisconnect
 from localdflash.text.sanitize import printable
 
 Json = dict[str, Any]
-RpcAnswer = Callable[[Any, Json | None], None]  # result, error
+RpcCallback = Callable[[Any, Json | None], None]  # receives the result and the error of a request
 
-MAX_MESSAGE_BYTES = 1 << 26  # bytes of one message
-STOP_SECONDS = 10.0  # for a server to exit
+MAX_MESSAGE_BYTES = 1 << 26
+STOP_SECONDS = 10.0  # maximum wait until a server exits
 
 
 class LanguageServer:
-    """Language server over stdio, see `start`."""
+    """Language server process over stdio; create it with `start`."""
 
     def __init__(self, process: asyncio.subprocess.Process, on_notification: Callable[[str, Any], None]) -> None:
         self._process, self._on_notification = process, on_notification
-        self._open: dict[int, RpcAnswer] = {}
+        self._open: dict[int, RpcCallback] = {}  # by request number
         self._number = 0
         self._stderr_line: deque[str] = deque(maxlen=1)
         self._exit_reason = ""
@@ -42,18 +42,18 @@ class LanguageServer:
         )
         return cls(process, on_notification)
 
-    def request(self, method: str, params: Any, answer: RpcAnswer) -> int:
-        """Send a request; return its number, by which it can be cancelled."""
+    def request(self, method: str, params: Any, on_answer: RpcCallback) -> int:
+        """Send a request whose answer goes to `on_answer`; return its number, by which it can be cancelled."""
         self._number += 1
-        self._open[self._number] = answer
+        self._open[self._number] = on_answer
         self._send({"id": self._number, "method": method, "params": params})
         return self._number
 
-    async def ask(self, method: str, params: Any) -> Any:
-        """Send a request and wait for the answer; EngineDisconnect if the server refuses."""
+    async def request_and_wait(self, method: str, params: Any) -> Any:
+        """Send a request and return its result; EngineDisconnect if the server answers with an error or ends."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-        def answer(result: Any, error: Json | None) -> None:
+        def on_answer(result: Any, error: Json | None) -> None:
             if future.done():
                 return
             if error is None:
@@ -61,7 +61,7 @@ class LanguageServer:
             else:
                 future.set_exception(EngineDisconnect(f"{method}: {printable(str(error.get('message')))}"))
 
-        self.request(method, params, answer)
+        self.request(method, params, on_answer)
         return await future
 
     def notify(self, method: str, params: Any) -> None:
@@ -83,7 +83,7 @@ class LanguageServer:
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 if not self._exit_reason:
-                    await self.ask("shutdown", None)
+                    await self.request_and_wait("shutdown", None)
                     self.notify("exit", None)
                 await self._process.wait()
         except (TimeoutError, EngineDisconnect):
@@ -122,8 +122,8 @@ class LanguageServer:
 
     def _handle(self, message: Json) -> None:
         if "method" not in message:
-            if answer := self._open.pop(message.get("id") or 0, None):
-                answer(message.get("result"), message.get("error"))
+            if on_answer := self._open.pop(message.get("id") or 0, None):
+                on_answer(message.get("result"), message.get("error"))
         elif "id" in message:
             self._send({"id": message["id"], "result": None})
         else:

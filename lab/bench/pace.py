@@ -10,7 +10,7 @@ from localdflash.engine.pair import Pair
 PACE_TOKENS = 16  # tokens of one prompt in each mode, from which the duration of the run is estimated
 MIN_LIMIT_FOR_OTHERS = 4  # with fewer prompts of each category, other backends are not measured
 TOKENS_PER_LIMIT = 16  # maximum tokens of an answer, for each prompt that `--limit` allows
-MAX_LIMIT_FOR_TOKENS = 9  # beyond it answers have their full length
+MAX_LIMIT_FOR_TOKENS = 9  # with a higher `--limit`, answers have their full length
 
 CountItems = Callable[[int, int, str], None]  # receives the items done, all items, and the name of the last item
 
@@ -22,19 +22,19 @@ class Watcher(Protocol):
         """Receive the planned duration and description of the run."""
 
     def done(self, seconds: float, description: str) -> None:
-        """Receive the seconds of the plan that are done."""
+        """Receive how many more of the planned seconds are done."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Cost of a mode: milliseconds per prompt token and per generated token."""
+    """Cost of a decoding mode per token."""
 
-    read: float
-    write: float
+    prompt_token_ms: float
+    answer_token_ms: float
 
-    def seconds(self, prompt: int, answer: int) -> float:
-        """Return the seconds for a prompt and an answer of that many tokens."""
-        return (prompt * self.read + answer * self.write) / 1e3
+    def seconds(self, prompt_tokens: int, answer_tokens: int) -> float:
+        """Return the estimated seconds for a prompt and its answer."""
+        return (prompt_tokens * self.prompt_token_ms + answer_tokens * self.answer_token_ms) / 1e3
 
 
 def measure_pace(pair: Pair, ids: Sequence[int], ends: frozenset[int]) -> Pace:
@@ -43,8 +43,8 @@ def measure_pace(pair: Pair, ids: Sequence[int], ends: frozenset[int]) -> Pace:
     request = Request(ids, PACE_TOKENS, ends=ends)
     for _ in generate(pair, request):
         pass
-    write = request.stats.total_ms / max(request.stats.tokens, 1)
-    return Pace(max(request.ttft_ms - write, 0.0) / len(ids), write)
+    answer_token_ms = request.stats.total_ms / max(request.stats.tokens, 1)
+    return Pace(max(request.ttft_ms - answer_token_ms, 0.0) / len(ids), answer_token_ms)
 
 
 def limit_tokens(limit: int | None) -> int:

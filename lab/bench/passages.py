@@ -1,6 +1,6 @@
-"""Text that a replay types: parts of files, or the lines that a commit added.
+"""Texts that a replay types: parts of files, or the lines that a commit added.
 
-Keys are counted as an editor with auto-indent needs them: a line end brings the next line's indentation.
+Keys are counted for an editor with auto-indent: Enter also inserts the next line's indentation.
 """
 
 import io
@@ -18,7 +18,7 @@ from localdflash.base.errors import UsageError
 from localdflash.text.sanitize import printable
 
 MAX_FILE_CHARS = 1_000_000
-END_OF_FILE_SHARE = 0.2  # of the files: their last lines are typed
+END_OF_FILE_SHARE = 0.2  # share of the files of which the last lines are typed
 MIN_BLOCK_LINES = 3
 _NEWLINE_OR_INDENT = re.compile(r"\n?[ \t]+(?=\S)|\n")
 
@@ -41,12 +41,12 @@ class TypingJob:
     passages: tuple[TypedPassage, ...]
 
 
-def next_key(at_line_start: bool, rest: str) -> str:
+def next_key(at_line_start: bool, remaining_text: str) -> str:
     """Return the characters that the next key inserts."""
-    if rest[0] == "\n" or at_line_start:
-        found = _NEWLINE_OR_INDENT.match(rest)
-        return found[0] if found else rest[0]
-    return rest[0]
+    if remaining_text[0] == "\n" or at_line_start:
+        match = _NEWLINE_OR_INDENT.match(remaining_text)
+        return match[0] if match else remaining_text[0]
+    return remaining_text[0]
 
 
 def _key_ends(text: str, at_line_start: bool) -> Iterator[int]:
@@ -61,36 +61,36 @@ def count_keys(text: str, at_line_start: bool) -> int:
     return sum(1 for _ in _key_ends(text, at_line_start))
 
 
-def first_lines_typed(text: str, count: int) -> str:
-    """Return the text that `count` keys insert, completed to the end of its last line."""
-    cut = next(islice(_key_ends(text, at_line_start=True), count - 1, None), len(text))
-    end = text.find("\n", cut)
+def first_lines(text: str, max_keys: int) -> str:
+    """Return the beginning of a text that `max_keys` keys insert, completed to the end of its last line."""
+    typed_length = next(islice(_key_ends(text, at_line_start=True), max_keys - 1, None), len(text))
+    end = text.find("\n", typed_length)
     return text if end < 0 else text[:end]
 
 
-def from_file(name: str, text: str, most: int, seed: int) -> TypingJob:
-    """Take out some lines of a block, or of the file's end, that need `most` keys or fewer (one line at least)."""
+def from_file(name: str, text: str, max_keys: int, seed: int) -> TypingJob:
+    """Return a job for random lines of an indented block or of the file's end: about `max_keys` keys, or one line."""
     choose = random.Random(f"{seed} {name}")
     lines = text.rstrip("\n").split("\n")
     if choose.random() < END_OF_FILE_SHARE:
-        first = next((n for n in range(len(lines)) if _cost(lines[n:]) <= most), len(lines) - 1)
-        return _without(name, lines, min(max(first, 1), len(lines) - 1), len(lines))
-    blocks = [found for found in _blocks(lines) if found[1] - found[0] >= MIN_BLOCK_LINES]
+        first = next((n for n in range(len(lines)) if _count_line_keys(lines[n:]) <= max_keys), len(lines) - 1)
+        return _job_of_lines(name, lines, min(max(first, 1), len(lines) - 1), len(lines))
+    blocks = [(start, end) for start, end in _blocks(lines) if end - start >= MIN_BLOCK_LINES]
     first, last = choose.choice(blocks or [(0, len(lines))])
     first = choose.randrange(first, max(last - MIN_BLOCK_LINES, first) + 1)
-    return _without(name, lines, first, _fitting(lines, first, last, most))
+    return _job_of_lines(name, lines, first, _fitting_end(lines, first, last, max_keys))
 
 
-def from_line(name: str, text: str, number: int, most: int) -> TypingJob:
-    """Take out the lines from line `number` (from 1) on that need at most `most` keys; one line at least."""
+def from_line(name: str, text: str, number: int, max_keys: int) -> TypingJob:
+    """Return a job for the lines from `number` (first: 1) that need about `max_keys` keys; UsageError without it."""
     lines = text.rstrip("\n").split("\n")
     if not 1 <= number <= len(lines):
         raise UsageError(f"{name}: it has {len(lines)} lines, and no line {number}")
-    return _without(name, lines, number - 1, _fitting(lines, number - 1, len(lines), most))
+    return _job_of_lines(name, lines, number - 1, _fitting_end(lines, number - 1, len(lines), max_keys))
 
 
-def _without(name: str, lines: Sequence[str], first: int, last: int) -> TypingJob:
-    """Return a job whose lines are removed and typed from the end of the previous line, or from the file's start."""
+def _job_of_lines(name: str, lines: Sequence[str], first: int, last: int) -> TypingJob:
+    """Return a job that types `lines[first:last]` into the file without them, from the end of the previous line."""
     typed = "\n".join(lines[first:last])
     before, after = "\n".join(lines[:first]), "".join(f"\n{line}" for line in lines[last:]) + "\n"
     if first:
@@ -98,22 +98,22 @@ def _without(name: str, lines: Sequence[str], first: int, last: int) -> TypingJo
     return TypingJob(name, before + after, (TypedPassage(len(before), 0, typed),))
 
 
-def _fitting(lines: Sequence[str], first: int, last: int, max_keys: int) -> int:
-    """Return the end of the longest run of lines from `first` on that needs at most `most` keys; one line at least."""
+def _fitting_end(lines: Sequence[str], first: int, last: int, max_keys: int) -> int:
+    """Return the end index of the lines from `first` that need about `max_keys` keys, one line or more."""
     end = first + 1
-    while end < last and _cost(lines[first : end + 1]) <= max_keys:
+    while end < last and _count_line_keys(lines[first : end + 1]) <= max_keys:
         end += 1
     while end > first + 1 and not lines[end - 1].strip():
         end -= 1
     return end
 
 
-def _cost(lines: Sequence[str]) -> int:
+def _count_line_keys(lines: Sequence[str]) -> int:
     return sum(len(line.strip()) + 1 for line in lines)
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Return the indented blocks below each line that has one."""
+    """Yield the start and end index of the indented block below each line that has one."""
     for at, line in enumerate(lines[:-1]):
         end = at + 1
         while end < len(lines) and (not lines[end].strip() or _indent(lines[end]) > _indent(line)):
@@ -150,14 +150,14 @@ class Commit:
         self._parent = parents[0] if parents else self._git("hash-object", "-t", "tree", "/dev/null").strip()
 
     def jobs(self) -> list[TypingJob]:
-        """Return the text files that the commit added lines to."""
+        """Return a job for each text file that the commit added lines to."""
         arguments = ("-r", "-z", "--no-renames", "--diff-filter=AM", "--name-status", self._parent, self.id)
         fields = self._git("diff-tree", *arguments).split("\0")
-        found = (self._job(name, kind) for kind, name in zip(fields[::2], fields[1::2], strict=False))
-        return [job for job in found if job and any(passage.text for passage in job.passages)]
+        jobs = (self._job(name, kind) for kind, name in zip(fields[::2], fields[1::2], strict=False))
+        return [job for job in jobs if job and any(passage.text for passage in job.passages)]
 
     def unpack(self, into: Path) -> None:
-        """Write every file in its state before the commit."""
+        """Write the repository's files as they were before the commit into a folder."""
         archive = self._run("archive", "--format=tar", self._parent)
         with tarfile.open(fileobj=io.BytesIO(archive)) as files:
             files.extractall(into, filter="data")
@@ -194,7 +194,7 @@ class Commit:
 
 
 def additions(before: str, after: str) -> Iterator[TypedPassage]:
-    """Yield the passages that turn one text into the other, from the top: old lines are removed at once."""
+    """Yield the passages that turn `before` into `after`, from the top; each first removes the lines it replaces."""
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     at = 0
     for kind, i, j, k, end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():

@@ -1,6 +1,6 @@
 """Held-out prompts of the code benchmark: one of every category from each module under `prompts/`.
 
-Choices are hashes of a prompt's id, so the set is the same on every machine.
+Random choices depend only on a hash of the prompt's id, so all machines get the same set.
 """
 
 import ast
@@ -40,7 +40,7 @@ FOLDER = Path(__file__).with_name("prompts")
 
 @dataclass(frozen=True)
 class BenchPrompt:
-    """Request: `prefix` and `suffix` for FIM, `question` for a chat; `reference` is a human's answer, for readers."""
+    """Prompt with `prefix` and `suffix` for FIM, or `question` for a chat. Nothing compares answers to `reference`."""
 
     id: str
     category: Category
@@ -79,7 +79,7 @@ class DocumentedFunction:
 def functions_of(source: str) -> list[DocumentedFunction]:
     """Return the functions with a docstring and a body of at least `BODY_LINES`."""
     lines = source.splitlines()
-    found = []
+    functions = []
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.FunctionDef) or len(node.body) < 2 or node.end_lineno is None:
             continue
@@ -90,8 +90,8 @@ def functions_of(source: str) -> list[DocumentedFunction]:
         signature = "\n".join(dedented[node.lineno - 1 : node.body[0].lineno - 1])
         text = "\n".join(dedented[node.lineno - 1 : node.end_lineno])
         body = "\n".join(dedented[doc_end : node.end_lineno]).strip("\n")
-        found.append(DocumentedFunction(text, signature, doc, body, node.body[1].lineno - 1, node.end_lineno - 1))
-    return found
+        functions.append(DocumentedFunction(text, signature, doc, body, node.body[1].lineno - 1, node.end_lineno - 1))
+    return functions
 
 
 def choose(key: str, count: int) -> int:
@@ -134,7 +134,7 @@ def _fim_block(id_: str, source: str) -> BenchPrompt:
     return _fim(id_, "fim_block", source, starts[function.first] + indent, end)
 
 
-def _write(id_: str, source: str) -> BenchPrompt:
+def _write_function(id_: str, source: str) -> BenchPrompt:
     function = _function(id_, source)
     answer = fenced(function.bare)
     question = function_question(function.signature, function.doc)
@@ -145,19 +145,19 @@ _CHANGES = (rename, change_number, remove_line, add_line)
 
 
 def _edit(id_: str, source: str) -> BenchPrompt:
-    change = sound_change(id_, [f.text for f in functions_of(source) if EDIT_CHARS[0] <= len(f.text) <= EDIT_CHARS[1]])
+    change = valid_change(id_, [f.text for f in functions_of(source) if EDIT_CHARS[0] <= len(f.text) <= EDIT_CHARS[1]])
     question = edit_question(change.instruction, change.before)
     return BenchPrompt(id_, "edit", fenced(change.after), MAX_TOKENS["edit"], question=question)
 
 
-def sound_change(id_: str, functions: Sequence[str]) -> CodeChange:
-    """Return the first of endless random changes that turns valid code into other valid code."""
+def valid_change(id_: str, functions: Sequence[str]) -> CodeChange:
+    """Try random changes of one of the functions until one gives different, valid code; return that change."""
     kind, code = choose(f"{id_} kind", len(_CHANGES)), functions[choose(id_, len(functions))]
     attempts = (_CHANGES[(kind + n) % len(_CHANGES)](code, random.Random(f"{id_} {n}")) for n in itertools.count())
-    return next(change for change in attempts if change is not None and _is_sound(change))
+    return next(change for change in attempts if change is not None and _is_valid(change))
 
 
-def _is_sound(change: CodeChange) -> bool:
+def _is_valid(change: CodeChange) -> bool:
     before, after = _statements(change.before), _statements(change.after)
     return bool(before and after) and before != after
 
@@ -182,7 +182,7 @@ def _prose(id_: str, source: str) -> BenchPrompt:
 _MAKERS: dict[Category, Callable[[str, str], BenchPrompt]] = {
     "fim_line": _fim_line,
     "fim_block": _fim_block,
-    "function": _write,
+    "function": _write_function,
     "edit": _edit,
     "prose": _prose,
 }

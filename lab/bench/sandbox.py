@@ -20,8 +20,8 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.base.system.process import detached_options, kill_with_children
 
 DEFAULT_SECONDS = 5  # of wall-clock time; the limit of processor time is 2 s higher
-MEMORY = 1 << 30  # bytes of address space
-MAX_OUTPUT_BYTES = 4096  # of the process, at most
+MAX_MEMORY_BYTES = 1 << 30  # of address space
+MAX_OUTPUT_BYTES = 4096
 JAIL = Path(__file__).with_name("jail.py")
 
 Outcome = Literal["passed", "failed", "timeout"]
@@ -41,8 +41,8 @@ class SandboxResult:
     restrictions: dict[str, str]  # resource to method
 
 
-def run(program: str, seconds: float = DEFAULT_SECONDS, memory: int = MEMORY) -> SandboxResult:
-    """Run a program until it ends or times out; LocaldflashError if it cannot be restricted."""
+def run(program: str, seconds: float = DEFAULT_SECONDS, memory: int = MAX_MEMORY_BYTES) -> SandboxResult:
+    """Run a program until it ends or times out; LocaldflashError if the sandbox does not start."""
     secret = secrets.token_hex(16).encode()
     with tempfile.TemporaryDirectory(prefix="localdflash-sandbox-", ignore_cleanup_errors=True) as folder:
         cpu_seconds = str(round(seconds) + 2)  # so that the wall clock expires first
@@ -60,20 +60,20 @@ def run(program: str, seconds: float = DEFAULT_SECONDS, memory: int = MEMORY) ->
             output, in_time = _exchange(process, secret + b"\n" + program.encode("utf-8", "surrogatepass"), seconds)
         finally:
             _kill(process)
-    first, _, rest = output.partition(b"\n")
-    if not first.startswith(b"{"):
+    restrictions, _, reply = output.partition(b"\n")
+    if not restrictions.startswith(b"{"):
         raise LocaldflashError(f"sandbox: did not start (status {process.returncode}); nothing was run")
-    outcome: Outcome = "passed" if rest == secret else "failed" if in_time else "timeout"
-    return SandboxResult(outcome, json.loads(first))
+    outcome: Outcome = "passed" if reply == secret else "failed" if in_time else "timeout"
+    return SandboxResult(outcome, json.loads(restrictions))
 
 
 def weaknesses(restrictions: dict[str, str]) -> list[str]:
     """Return the protections that are missing on this machine."""
-    return [WEAKNESSES[found] for found in restrictions.items() if found in WEAKNESSES]
+    return [WEAKNESSES[item] for item in restrictions.items() if item in WEAKNESSES]
 
 
 def _exchange(process: "subprocess.Popen[bytes]", program: bytes, seconds: float) -> tuple[bytes, bool]:
-    """Send the program and read at most `MAX_OUTPUT_BYTES` of output; return it, and whether it ended in time."""
+    """Send the program and read its output up to `MAX_OUTPUT_BYTES`; return the output, and False after a timeout."""
     assert process.stdin is not None
     assert process.stdout is not None
     end = time.monotonic() + seconds
@@ -91,7 +91,7 @@ def _exchange(process: "subprocess.Popen[bytes]", program: bytes, seconds: float
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
-    """Kill the process and all others in its group."""
+    """Kill the process group, wait for the process and close its pipes."""
     kill_with_children(process.pid)
     process.wait()
     for stream in (process.stdin, process.stdout):

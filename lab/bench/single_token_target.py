@@ -11,7 +11,7 @@ from localdflash.backends.llamacpp.placement import PROCESSOR, Placement
 
 
 class SingleTokenTarget(LlamaCppTarget):
-    """See `Target`."""
+    """Target on llama.cpp with llama.cpp's default flags, for single-token batches only."""
 
     def __init__(self, path: Path, context: int, threads: int, placement: Placement = PROCESSOR) -> None:
         super().__init__(path, context, threads, mode=UNMODIFIED, placement=placement, drafts=False)

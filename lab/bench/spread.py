@@ -1,11 +1,11 @@
-"""Summaries of times: median, 95th percentile, maximum; in the unit of the times."""
+"""Summaries of measured times: median, 95th percentile, maximum."""
 
 from collections.abc import Sequence
 from statistics import median, quantiles
 
 
 def spread(times: Sequence[float]) -> dict[str, float]:
-    """Return the summary of some times; empty without times."""
+    """Return the summary in the unit of the times; empty without times."""
     if not times:
         return {}
     return {"p50": round(median(times), 3), "p95": round(percentile(times, 95), 3), "max": round(max(times), 3)}

@@ -1,4 +1,4 @@
-"""`localdflash bench typing`: the jobs that are typed, and the report of a replay."""
+"""Choice of the files to type for `localdflash bench typing`, and the report of a replay."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -13,22 +13,25 @@ from localdflash.lab.bench.spread import spread
 from localdflash.lab.bench.typing_replay import TypingOptions, TypingReplay
 from localdflash.lab.bench.typist import TypedKeys
 
-FILES = 20  # held-out files, by default
-CACHED_MS = 10.0  # text that arrives faster came from a cache: no engine is that fast
+DEFAULT_FILES = 20  # number of held-out files to type
+MAX_CACHED_MS = 10.0  # a suggestion that arrives this fast came from a cache, since no engine is that fast
 
 
 def held_out(count: int | None, typing_options: TypingOptions) -> list[TypingJob]:
-    """Return jobs from held-out files."""
-    paths = sorted(FOLDER.glob("*.py"))[: count or FILES]
+    """Return one job for each of the first `count` held-out files, by default `DEFAULT_FILES`."""
+    paths = sorted(FOLDER.glob("*.py"))[: count or DEFAULT_FILES]
     return [from_file(path.name, read(path), typing_options.keys, typing_options.seed) for path in paths]
 
 
 def of_files(locations: Sequence[str], typing_options: TypingOptions) -> list[TypingJob]:
-    """Return jobs from any files: `FILE` for a part that the seed chooses, `FILE:LINE` for lines from there on."""
-    split = [_parse_location(location) for location in locations]
-    folder = os.path.commonpath([path.resolve().parent for path, _ in split])
+    """Return a job for each location: `FILE` types a random part, chosen by the seed, `FILE:LINE` the part from LINE.
+
+    UsageError for a missing file, or for one that is given twice.
+    """
+    parsed = [_parse_location(location) for location in locations]
+    folder = os.path.commonpath([path.resolve().parent for path, _ in parsed])
     jobs: dict[str, TypingJob] = {}
-    for path, line in split:
+    for path, line in parsed:
         name, text = os.path.relpath(path.resolve(), folder), read(path)
         if name in jobs:
             raise UsageError(f"{path}: given twice; name each file once")
@@ -41,6 +44,7 @@ def of_files(locations: Sequence[str], typing_options: TypingOptions) -> list[Ty
 
 
 def _parse_location(location: str) -> tuple[Path, int]:
+    """Return the file and its line number; 0 without a line."""
     name, _, line = location.rpartition(":")
     path, number = (Path(name), int(line)) if name and line.isascii() and line.isdigit() else (Path(location), 0)
     if not path.is_file():
@@ -49,7 +53,7 @@ def _parse_location(location: str) -> tuple[Path, int]:
 
 
 def report(replay: TypingReplay, typing_options: TypingOptions) -> dict[str, Any]:
-    """Return the result as JSON values; shares are of 1, times in milliseconds."""
+    """Return the result as JSON values; shares are between 0 and 1, times are milliseconds."""
     trace, texts = replay.trace, replay.trace.request_to_text
     generated_tokens, shown_tokens = replay.engine["generated_tokens"], replay.engine["shown_tokens"]
     all_files = total(replay.files.values())
@@ -71,21 +75,21 @@ def report(replay: TypingReplay, typing_options: TypingOptions) -> dict[str, Any
             "late": trace.late,
             "errors": len(trace.errors),
             "first_error": trace.errors[0] if trace.errors else None,
-            "from_cache": round(sum(ms <= CACHED_MS for ms in texts) / len(texts), 3) if texts else None,
+            "from_cache": round(sum(ms <= MAX_CACHED_MS for ms in texts) / len(texts), 3) if texts else None,
             "wasted_tokens": round(max(1 - shown_tokens / generated_tokens, 0.0), 3) if generated_tokens else None,
         },
         "ms": {
             "key_to_request": spread(trace.key_to_request),
             "request_to_answer": spread(trace.request_to_answer),
             "request_to_first_line": spread(texts),
-            "request_to_first_line_not_cached": spread([ms for ms in texts if ms > CACHED_MS]),
+            "request_to_first_line_not_cached": spread([ms for ms in texts if ms > MAX_CACHED_MS]),
             "key_to_shown": spread(trace.key_to_shown),
         },
         "files": {name: keystrokes(typed) for name, typed in replay.files.items()},
     }
 
 
-def saved(typed: TypedKeys) -> float:
+def saved_share(typed: TypedKeys) -> float:
     """Return the share of keys that were not pressed."""
     return 1 - typed.pressed / typed.keys if typed.keys else 0.0
 
@@ -103,5 +107,5 @@ def total(files: Iterable[TypedKeys]) -> TypedKeys:
 
 
 def keystrokes(typed: TypedKeys) -> dict[str, Any]:
-    """Return the keys as JSON values."""
-    return {**asdict(typed), "keystrokes_saved": round(saved(typed), 3)}
+    """Return the counts and the share of keystrokes saved as JSON values."""
+    return {**asdict(typed), "keystrokes_saved": round(saved_share(typed), 3)}

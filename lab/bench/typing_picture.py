@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from localdflash.base.errors import LocaldflashError, UsageError
-from localdflash.lab.bench.typing import saved
+from localdflash.lab.bench.typing import saved_share
 from localdflash.lab.bench.typing_replay import TypingReplay
 
 KINDS = (".png", ".svg")
@@ -49,7 +49,7 @@ def _draw_times(axes: Any, replay: TypingReplay) -> None:
 
 def _draw_files(axes: Any, replay: TypingReplay) -> None:
     names = list(replay.files)
-    axes.barh([_drawable(name) for name in names], [100 * saved(typed) for typed in replay.files.values()])
+    axes.barh([_drawable(name) for name in names], [100 * saved_share(typed) for typed in replay.files.values()])
     axes.invert_yaxis()
     axes.set(xlabel="% of keystrokes saved", title="Files", xlim=(None, 100))
     axes.tick_params(axis="y", labelsize=7)

@@ -17,20 +17,20 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.lab.bench.editor import DEADLINE_MS, ENCODINGS, Editor, Style, Trace
 from localdflash.lab.bench.lsp_process import Json, LanguageServer
 from localdflash.lab.bench.pace import CountItems
-from localdflash.lab.bench.passages import TypingJob, count_keys, first_lines_typed
+from localdflash.lab.bench.passages import TypingJob, count_keys, first_lines
 from localdflash.lab.bench.typist import TypedKeys, Typist
 from localdflash.server.client import Client
 from localdflash.server.spawn import PROGRAM
 from localdflash.text.syntax import language_of
 
 NotificationHandler = Callable[[str, Any], None]  # receives method and parameters
-NAMES = {"tsx": "typescriptreact", "": "plaintext"}  # editors' language ids
+LANGUAGE_IDS = {"tsx": "typescriptreact", "": "plaintext"}  # LSP's ids where they differ from ours
 _TOKENS = re.compile(r"^localdflash_tokens_total (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class TypingOptions:
-    """Options of a replay: client to imitate, maximum keys per file, seed, speed relative to people."""
+    """Options of a replay: editor to imitate, maximum keys per file, seed, typing speed relative to a person."""
 
     style: Style
     keys: int
@@ -40,7 +40,7 @@ class TypingOptions:
 
 @dataclass(frozen=True)
 class TypingReplay:
-    """Result of a run: one trace for all files, and the keys by file."""
+    """Result of a replay: one trace for all files, the keys by file, the duration, and statistics of the daemon."""
 
     trace: Trace
     files: dict[str, TypedKeys]
@@ -51,18 +51,18 @@ class TypingReplay:
 def run(
     jobs: Sequence[TypingJob], workspace: Path, client: Client, typing_options: TypingOptions, count: CountItems
 ) -> TypingReplay:
-    """Type all jobs in a workspace, into which their files are written; `client` is connected to the daemon."""
+    """Write the jobs' files into `workspace` and type them all; `client` is connected to the daemon."""
     for job in jobs:
         path = workspace / job.name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(job.text, encoding="utf-8")
-    tokens_before, requests_before = _tokens(client), client.get("/ps").get("requests")
+    tokens_before, requests_before = _generated_tokens(client), client.get("/ps").get("requests")
     trace = Trace()
     files: dict[str, TypedKeys] = {}
     began = time.perf_counter()
     server_status = asyncio.run(type_all(_start, jobs, workspace, typing_options, trace, files, count))
     seconds = time.perf_counter() - began
-    status, tokens_after = client.get("/ps?role=completion"), _tokens(client)
+    status, tokens_after = client.get("/ps?role=completion"), _generated_tokens(client)
     engine: dict[str, Any] = {
         **{key: status[key] for key in ("pair", "backend", "context") if key in status},
         "requests": status["requests"] - requests_before if requests_before is not None else None,
@@ -88,7 +88,7 @@ async def type_all(
     files: dict[str, TypedKeys],
     count: CountItems,
 ) -> dict[str, Any]:
-    """Type all jobs through a server, filling `trace` and `files`; return the server's status."""
+    """Type all jobs through a language server, filling `trace` and `files`; return `tau`, tok/s and its messages."""
     session = _ReplaySession()
     session.server = await start(workspace, session.on_notification)
     try:
@@ -99,7 +99,7 @@ async def type_all(
             await _type_file(session, job, workspace, typing_options, typed)
             count(number + 1, len(jobs), job.name)
         with suppress(LocaldflashError):  # a server that does not know the request
-            session.status = await session.server.ask("localdflash/status", {})
+            session.status = await session.server.request_and_wait("localdflash/status", {})
         session.server.check()
         return session.report()
     finally:
@@ -125,7 +125,7 @@ class _ReplaySession:
             self.messages.append(str(params.get("message")))
 
     def report(self) -> dict[str, Any]:
-        """Return the numbers as JSON values."""
+        """Return the server's speed and messages as JSON values."""
         status = self.status if isinstance(self.status, dict) else {}
         speed = {"tau": status.get("tau"), "tokens_per_second": status.get("tokensPerSecond")}
         return {**speed, "messages": self.messages}
@@ -142,7 +142,7 @@ async def _initialize(server: LanguageServer, workspace: Path, style: Style) -> 
         "capabilities": {"general": {"positionEncodings": ENCODINGS[style]}, "textDocument": inline},
         "initializationOptions": {"push": style == "neovim", "deadlineMs": DEADLINE_MS},
     }
-    capabilities = (await server.ask("initialize", params))["capabilities"]
+    capabilities = (await server.request_and_wait("initialize", params))["capabilities"]
     if capabilities.get("inlineCompletionProvider") in (None, False):
         raise LocaldflashError("the language server does not support inline completions")
     server.notify("initialized", {})
@@ -155,11 +155,11 @@ async def _type_file(
     editor, keys_left = session.editor, typing_options.keys
     assert editor is not None
     language = language_of(job.name)
-    editor.open((workspace / job.name).as_uri(), NAMES.get(language, language), job.text)
+    editor.open((workspace / job.name).as_uri(), LANGUAGE_IDS.get(language, language), job.text)
     typist = Typist(editor, f"{typing_options.seed} {job.name}", typing_options.speed)
     for passage in job.passages:
-        editor.select(passage.start, passage.removed)
-        text = first_lines_typed(passage.text, keys_left)
+        editor.remove(passage.start, passage.removed)
+        text = first_lines(passage.text, keys_left)
         keys_left -= count_keys(text, at_line_start=True)
         await typist.type(text, typed)
         if keys_left <= 0:
@@ -167,13 +167,13 @@ async def _type_file(
     editor.close()
 
 
-def _tokens(client: Client) -> int | None:
-    """Return the tokens generated so far; None if the engine has no metrics."""
+def _generated_tokens(client: Client) -> int | None:
+    """Return the number of tokens that the daemon has generated; None if it reports no metrics."""
     try:
-        found = _TOKENS.search(client.get_text("/metrics"))
+        match = _TOKENS.search(client.get_text("/metrics"))
     except LocaldflashError:
         return None
-    return int(float(found[1])) if found else None
+    return int(float(match[1])) if match else None
 
 
 def _count_tokens(client: Client, pieces: Sequence[str]) -> int:

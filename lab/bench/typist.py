@@ -1,7 +1,7 @@
-"""Model of a person who types: random gaps between keys, and what is accepted of a suggestion.
+"""Model of a person who types: random pauses between keys, and decisions to accept suggestions.
 
 `REACTION_SECONDS` after a suggestion appears, the typist accepts all of it, its first line or its first word if the
-text continues so. Otherwise the typist ignores the suggestion until it changes.
+text to type begins with it. Otherwise the typist ignores the suggestion until it changes.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from localdflash.lab.bench.passages import count_keys, next_key
 
 REACTION_SECONDS = 0.25
 MEDIAN_GAP, SIGMA, MAX_GAP = 0.15, 0.4, 1.5  # seconds between keys; SIGMA: standard deviation of their logarithm
-AFTER_LINE, AFTER_WORD = 2.5, 1.4  # factors of the gap
-MIN_ACCEPTED_CHARS = 2  # less is not worth the key
+LINE_START_FACTOR, WORD_END_FACTOR = 2.5, 1.4  # by which a gap is longer
+MIN_ACCEPTED_CHARS = 2  # for a shorter text, accepting takes as many keys as typing
 
 _LINE = re.compile(r"\n*[^\n]*")
 _WORD = re.compile(r"\s*(?:\w+|[^\w\s]+)")
@@ -35,21 +35,21 @@ class AcceptedText(NamedTuple):
 
 @dataclass
 class TypedKeys:
-    """Keys of one file: `keys` are needed without suggestions, `pressed` were pressed."""
+    """Counts for one file."""
 
-    keys: int = 0
-    pressed: int = 0
+    keys: int = 0  # keys that the text needs without suggestions
+    pressed: int = 0  # keys that were pressed; accepting a suggestion is one key
     accepted: dict[AcceptedPart, int] = field(default_factory=lambda: {"all": 0, "line": 0, "word": 0})
     accepted_characters: int = 0
 
 
-def agreeing(ghost: str, rest: str) -> AcceptedText | None:
-    """Return the largest part of a suggestion that agrees with the following text."""
+def find_agreeing_part(ghost: str, remaining_text: str) -> AcceptedText | None:
+    """Return the largest part of a suggestion with which the remaining text begins; None if no part agrees."""
     parts: list[tuple[AcceptedPart, str]] = [("all", ghost), ("line", _LINE.match(ghost)[0])]  # type: ignore[index]
     if word := _WORD.match(ghost):
         parts.append(("word", word[0]))
     for part, text in parts:
-        if len(text.strip()) >= MIN_ACCEPTED_CHARS and rest.startswith(text):
+        if len(text.strip()) >= MIN_ACCEPTED_CHARS and remaining_text.startswith(text):
             return AcceptedText(part, text)
     return None
 
@@ -61,20 +61,20 @@ class Typist:
         self._editor, self._random, self._speed = editor, random.Random(seed), speed
 
     async def type(self, text: str, typed: TypedKeys) -> None:
-        """Type a text at the cursor."""
+        """Type a text at the cursor, accepting suggestions; count the keys in `typed`."""
         typed.keys += count_keys(text, self._at_line_start())
-        rest, due = text, time.perf_counter() + self._gap()
-        while rest:
+        remaining_text, due = text, time.perf_counter() + self._gap()
+        while remaining_text:
             typed.pressed += 1
-            if accepted := await self._read(rest, due):
+            if accepted := await self._await_key_or_acceptance(remaining_text, due):
                 self._editor.accept(accepted.text)
                 typed.accepted[accepted.part] += 1
                 typed.accepted_characters += len(accepted.text)
-                rest, due = rest[len(accepted.text) :], time.perf_counter() + self._gap()
+                remaining_text, due = remaining_text[len(accepted.text) :], time.perf_counter() + self._gap()
                 continue
-            key = next_key(self._at_line_start(), rest)
+            key = next_key(self._at_line_start(), remaining_text)
             self._editor.type(key)
-            rest, due = rest[len(key) :], max(due + self._gap(), time.perf_counter())
+            remaining_text, due = remaining_text[len(key) :], max(due + self._gap(), time.perf_counter())
 
     def _at_line_start(self) -> bool:
         return self._editor.before.endswith("\n") or not self._editor.before
@@ -84,13 +84,13 @@ class Typist:
         gap = MEDIAN_GAP * math.exp(self._random.gauss(0.0, SIGMA))
         before = self._editor.before[-1:]
         if self._editor.before.rpartition("\n")[2].strip() == "":
-            gap *= AFTER_LINE
+            gap *= LINE_START_FACTOR
         elif not before.isalnum():
-            gap *= AFTER_WORD
+            gap *= WORD_END_FACTOR
         return min(gap, MAX_GAP) / self._speed
 
-    async def _read(self, rest: str, until: float) -> AcceptedText | None:
-        """Wait until the next key is due; return the text to accept instead, if any."""
+    async def _await_key_or_acceptance(self, remaining_text: str, until: float) -> AcceptedText | None:
+        """Wait until the next key is due, or until the typist accepts a suggestion; return the accepted text if so."""
         editor = self._editor
         while (now := time.perf_counter()) < until:
             wake = until
@@ -98,7 +98,7 @@ class Typist:
                 ready = shown.since + REACTION_SECONDS / self._speed
                 if now >= ready:
                     shown.judged = True
-                    if accepted := agreeing(shown.ghost, rest):
+                    if accepted := find_agreeing_part(shown.ghost, remaining_text):
                         return accepted
                 else:
                     wake = min(ready, until)

@@ -8,14 +8,15 @@ from localdflash.engine.pair import Target
 
 WIDTHS = (1, 2, 4, 8, 12, 16, 32)
 CONTEXT = 256  # tokens in the cache
-ROUNDS, SECONDS = 5, 4.0  # minimum of both
-CALLS, CALLS_SECONDS = 3, 5e-3  # minimum of both in a row, since the first call finds other data in the CPU's caches
+MIN_ROUNDS, SECONDS = 5, 4.0  # the table ends after both
+MIN_CALLS, MIN_CALL_SECONDS = 3, 5e-3  # repeat a call until both, since the first one finds cold CPU caches
 
 
 def verify_table(target: Target, baseline: Target, seconds: float = SECONDS) -> dict[str, Any]:
     """Return the milliseconds of a verify step by batch width, and their ratio to a single-token step.
 
-    `baseline` is the same model without features. Rounds are interleaved; the fastest counts. Both caches are emptied.
+    `baseline` is the same model without hidden-state features for a drafter. Widths are interleaved, and the fastest
+    round of each counts. Both KV caches are emptied.
     """
     widths = [width for width in WIDTHS if width <= target.max_width]
     context = min(CONTEXT, target.context - widths[-1] - 1)
@@ -24,7 +25,7 @@ def verify_table(target: Target, baseline: Target, seconds: float = SECONDS) -> 
         _fill(each, context)
     ar, verify = float("inf"), dict.fromkeys(widths, float("inf"))
     start, rounds = time.perf_counter(), 0
-    while rounds < ROUNDS or time.perf_counter() - start < min(seconds, SECONDS):
+    while rounds < MIN_ROUNDS or time.perf_counter() - start < min(seconds, SECONDS):
         rounds += 1
         ar = min(ar, _step_ms(baseline, EMPTY_DRAFT))
         for width, draft in drafts.items():
@@ -46,9 +47,9 @@ def _fill(target: Target, tokens: int) -> None:
 
 
 def _step_ms(target: Target, draft: Draft) -> float:
-    """Return the time of one forward pass without commit, the fastest of several."""
+    """Return the milliseconds of the fastest of several forward passes, which commit no tokens."""
     times: list[float] = []
-    while len(times) < CALLS or sum(times) < CALLS_SECONDS:
+    while len(times) < MIN_CALLS or sum(times) < MIN_CALL_SECONDS:
         start = time.perf_counter()
         target.verify(1, draft)
         target.keep(0)

@@ -1,4 +1,4 @@
-"""`localdflash bench speed` for a chat pair: the tables and the exit code."""
+"""Output of `localdflash bench speed` for a chat pair: tables, fields and exit code."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ INTERRUPTED = 130
 
 
 def is_chat_pair(pair: str, suite: str) -> bool:
-    """Return whether this pair runs the chat suite: as requested, by default if its target has no FIM tokens."""
+    """Return whether to run the chat suite: as `suite` requests, or for "auto" if the target has no FIM tokens."""
     if suite != "auto":
         return suite == "chat"
     from localdflash.base.errors import ModelError
@@ -27,7 +27,7 @@ def is_chat_pair(pair: str, suite: str) -> bool:
 
 
 def show(result: dict[str, Any]) -> int:
-    """Print the result; return the exit code: 1 if an output differs, 130 if the run was interrupted."""
+    """Print the result of `chat_run.run`; return the exit code: 1 if an output differs, 130 after Ctrl-C, else 0."""
     rows = {**result["categories"], "overall": result["overall"]}
     modes = [mode for mode in result["overall"]["over_plain"] if mode != "forced"]
     print_table(
@@ -72,7 +72,7 @@ def _fields(result: dict[str, Any]) -> list[tuple[str, str]]:
     for mode, costs in result.get("step_ms", {}).items():
         fields.append((f"a step, {mode}", ", ".join(f"{part} {ms:.2f}" for part, ms in costs.items()) + " ms"))
     if verify := result.get("verify"):
-        over = ", ".join(f"{rows} {cost:.2f}" for rows, cost in verify["over_ar"].items())
+        over = ", ".join(f"{width} {cost:.2f}" for width, cost in verify["over_ar"].items())
         fields.append(("verify step by width, relative to a single-token step", over))
     for point in result.get("context", ()):
         rates = ", ".join(f"{mode} {rate:.0f}" for mode, rate in point["tok_s"].items())

@@ -7,7 +7,7 @@ from click.shell_completion import CompletionItem
 
 from localdflash.base.errors import did_you_mean
 
-SUBCOMMANDS = {
+SUBCOMMANDS = {  # name: (module, help line)
     "speed": ("bench_speed", "Speed, acceptance and identity on the prompt set; runs without a subcommand."),
     "server": ("bench_server", "Latency of the shared engine, alone and next to a streaming chat."),
     "typing": ("bench_typing", "Keystrokes saved when files are typed through the language server."),
@@ -17,7 +17,7 @@ SUBCOMMANDS = {
 
 
 class BenchGroup(click.Group):
-    """Group that imports a subcommand when it is called, and runs `speed` where none is named."""
+    """Group that imports a subcommand only when it is called, and runs `speed` if no subcommand is named."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """See click."""
@@ -43,7 +43,7 @@ class BenchGroup(click.Group):
         return super().shell_complete(ctx, incomplete)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """See click; names the subcommand where none is given."""
+        """See click; inserts `speed` if no subcommand is given."""
         if not args and ctx.resilient_parsing:  # shell completion offers the subcommands
             return super().parse_args(ctx, args)
         if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from localdflash.server.client import Client
     from localdflash.server.engine_spec import PairRole
 
-TICK_SECONDS = 1.0  # seconds between updates of the progress line
+TICK_SECONDS = 1.0  # between updates of the progress line
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -55,7 +55,7 @@ def choose_chat_pair(options: dict[str, Any]) -> dict[str, Any]:
 
 
 class BenchProgress:
-    """Progress on stderr, written by a thread: one line on a terminal, else a line every 10 s. A context manager."""
+    """Context manager that shows progress on stderr from a thread, see `ProgressLine`; a `Watcher` of benchmarks."""
 
     def __init__(self) -> None:
         self._line, self._ended = ProgressLine(), threading.Event()
@@ -101,7 +101,7 @@ class BenchProgress:
 
 
 def check_outputs(json_file: Path | None, picture: Path | None = None) -> None:
-    """Raise if an output file cannot be written, before the measurement starts."""
+    """Create the folders of the output files; raise an error if a file cannot be written. Call it before measuring."""
     if picture:
         from localdflash.lab.bench.typing_picture import check
 
@@ -113,7 +113,10 @@ def check_outputs(json_file: Path | None, picture: Path | None = None) -> None:
 
 
 def connect_own_engine(ctx: click.Context, options: dict[str, Any], role: "PairRole | None") -> "Client":
-    """Connect to the daemon for a subcommand that measures the pair of a role, or one pair for all roles."""
+    """Connect to the daemon that serves the pair of a role (None: the given pair for all roles), starting it if needed.
+
+    UsageError if the settings name a remote server.
+    """
     from localdflash.server.spawn import ensure_daemon
 
     if load_config().server.url:

@@ -10,11 +10,13 @@ from localdflash.cli.output import print_table
 from localdflash.lab import result_file
 from localdflash.lab.cli.bench_output import BenchProgress, check_outputs, connect_own_engine, json_option, limit_option
 
-COMPLETIONS = 200
+DEFAULT_COMPLETIONS = 200
 
 
 @click.command()
-@limit_option(f"Completions of each kind, {COMPLETIONS} by default; fewer than that also shorten the other parts.")
+@limit_option(
+    f"Completions of each kind, {DEFAULT_COMPLETIONS} by default; fewer than that also shorten the other parts."
+)
 @json_option
 @chat_pair_options
 @click.pass_context
@@ -25,11 +27,11 @@ def command(ctx: click.Context, /, limit: int | None, json_file: Path | None, **
     check_outputs(json_file)
     client = connect_own_engine(ctx, options, None if options["pair"] else "chat")  # a given pair serves both roles
     with BenchProgress() as progress:
-        result = run(client, limit or COMPLETIONS, progress.count)
+        result = run(client, limit or DEFAULT_COMPLETIONS, progress.count)
     result_file.write(json_file, result)
     rows = [
-        (name, *(f"{times[at]:.1f}" for times in (arm["total_ms"], arm["first_token_ms"]) for at in ("p50", "p95")))
-        for name, arm in (("alone", result["alone"]), ("next to a chat", result["beside_a_chat"]))
+        (name, *(f"{series[times][key]:.1f}" for times in ("total_ms", "first_token_ms") for key in ("p50", "p95")))
+        for name, series in (("alone", result["alone"]), ("next to a chat", result["beside_a_chat"]))
     ]
     print_table(("COMPLETIONS", "P50 MS", "P95 MS", "FIRST TOKEN P50", "P95"), rows)
     print(f"p95 next to a chat over alone: {result['p95_beside_over_alone']:.2f}")

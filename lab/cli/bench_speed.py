@@ -21,7 +21,7 @@ from localdflash.lab.cli.bench_output import (
     suite_option,
 )
 
-FULL_REPEATS_LIMIT = 4  # prompts of each category from which code completions run twice by default
+MIN_LIMIT_FOR_REPEATS = 4  # from this many prompts of each category on, code completions run twice by default
 
 
 @click.command()
@@ -56,7 +56,7 @@ def command(
     check_outputs(json_file, picture)
     if is_chat:
         return _bench_chat(ctx, limit, repeats or 1, json_file, picture, options)
-    return _bench_code(limit, repeats or (1 if limit and limit < FULL_REPEATS_LIMIT else 2), json_file, options)
+    return _bench_code(limit, repeats or (1 if limit and limit < MIN_LIMIT_FOR_REPEATS else 2), json_file, options)
 
 
 def _bench_chat(
@@ -108,7 +108,7 @@ def _bench_code(limit: int | None, repeats: int, json_file: Path | None, options
         ],
     )
     if result["verify"]:
-        costs = [f"{rows} {cost:.2f}" for rows, cost in result["verify"]["over_ar"].items()]
+        costs = [f"{width} {cost:.2f}" for width, cost in result["verify"]["over_ar"].items()]
         print(f"verify step by width, relative to a single-token step: {', '.join(costs)}")
     same, total = rows["overall"]["identical"].split("/")
     return 0 if same == total else 1

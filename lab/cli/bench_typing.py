@@ -22,15 +22,17 @@ from localdflash.lab.cli.bench_output import (
 )
 from localdflash.text.sanitize import printable
 
-KEYS = 150  # of a file: about half a minute
-SECONDS_PER_KEY = 0.25  # estimate, pauses after words and lines included
+DEFAULT_KEYS = 150  # maximum keys typed of one file: about half a minute
+SECONDS_PER_KEY = 0.25  # estimate that includes the pauses after words and lines
 
 
 @click.command()
 @click.argument("files", nargs=-1, metavar="[FILE[:LINE]]...", shell_complete=shell_completion.file)
 @click.option("--as", "style", type=click.Choice(("neovim", "vscode")), default="neovim", help="The editor to imitate.")
 @click.option("--commit", "revision", help="Type the lines that a commit of this repository added.")
-@click.option("--keys", type=click.IntRange(1), default=KEYS, show_default=True, help="Maximum keys to type of a file.")
+@click.option(
+    "--keys", type=click.IntRange(1), default=DEFAULT_KEYS, show_default=True, help="Maximum keys to type of a file."
+)
 @click.option(
     "--speed",
     type=click.FloatRange(0.1, 100),
@@ -85,11 +87,11 @@ def command(
         with BenchProgress() as progress:
             seconds = len(jobs) * keys * SECONDS_PER_KEY / speed
             progress.plan(seconds, f"{len(jobs)} files, {keys} keys each: {describe_duration(seconds)} at most.")
-            done = typing_replay.run(jobs, Path(folder), client, typing_options, progress.count)
-    result = typing.report(done, typing_options)
+            replay = typing_replay.run(jobs, Path(folder), client, typing_options, progress.count)
+    result = typing.report(replay, typing_options)
     result_file.write(json_file, result)
     if picture:
-        pictures.draw(done, picture)
+        pictures.draw(replay, picture)
     show(result)
     return 1 if result["overall"]["stale"] else 0
 
@@ -116,7 +118,7 @@ def show(result: dict[str, Any]) -> None:
     print()
     spreads = {name: row for name, row in result["ms"].items() if row}
     columns = ("p50", "p95", "max")
-    cells = [(name.replace("_", " "), *(f"{row[at]:.1f}" for at in columns)) for name, row in spreads.items()]
+    cells = [(name.replace("_", " "), *(f"{row[column]:.1f}" for column in columns)) for name, row in spreads.items()]
     print_table(("MILLISECONDS", *(column.upper() for column in columns)), cells)
     print()
     shares = {"from_cache": "answers with text from cache", "wasted_tokens": "tokens generated but never shown"}

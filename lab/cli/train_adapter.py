@@ -8,7 +8,7 @@ from localdflash.base.errors import ModelError, UsageError
 from localdflash.lab.cli.progress_line import ProgressLine
 from localdflash.lab.cli.training import folder_argument, prepare, seed_option, threads_option
 
-RANK = 16
+DEFAULT_RANK = 16
 
 
 @click.command(short_help="Teach SmolLM2 to complete code at the cursor.")
@@ -26,7 +26,7 @@ RANK = 16
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Answers of the target, mixed in to keep its chat quality: the answers/ folder of `train drafter`.",
 )
-@click.option("--rank", type=click.IntRange(1, 64), help=f"Rank of a new adapter; by default {RANK}.")
+@click.option("--rank", type=click.IntRange(1, 64), help=f"Rank of a new adapter; by default {DEFAULT_RANK}.")
 @click.option(
     "--learning-rate", type=click.FloatRange(1e-6, 1.0), default=1e-3, show_default=True, help="Peak learning rate."
 )
@@ -58,7 +58,7 @@ def adapter(
     target, start = _files(pair)
     if start and rank is not None:
         raise UsageError(f"--rank: {pair} has an adapter to start from; name its base pair for a new adapter")
-    rank = rank or (rank_of(start, target) if start else RANK)
+    rank = rank or (rank_of(start, target) if start else DEFAULT_RANK)
     work = adapter_stages.AdapterWork(folder, target, rank, answers, start)
     meter = ProgressLine()
     adapter_stages.check(work)
@@ -69,12 +69,12 @@ def adapter(
 
 
 def _files(pair: str) -> tuple[Path, Path | None]:
-    """Return the target to adapt, and the adapter that the pair was made with, if any."""
+    """Return the base model to train on, and the adapter that the pair's target was merged from, or None."""
     from localdflash.models.registry.registry import describe_source, load_registry, local_files
 
     entry = load_registry().resolve(pair)
-    if not (made_of := entry.target.adapted):
+    if not (merged := entry.target.adapted):
         return local_files(entry).target, None
-    if not made_of.base.path.is_file():
-        raise ModelError(f"{pair}: its base is missing: {describe_source(made_of.base)}")
-    return made_of.base.path, Path(made_of.adapter)
+    if not merged.base.path.is_file():
+        raise ModelError(f"{pair}: its base is missing: {describe_source(merged.base)}")
+    return merged.base.path, Path(merged.adapter)

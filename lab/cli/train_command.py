@@ -21,15 +21,15 @@ from localdflash.lab.cli.training import (
 )
 
 
-class Steps(click.Group):
-    """Group that lists its commands in the order in which users run them."""
+class OrderedGroup(click.Group):
+    """Group that lists its commands in the order of their definition, in which users run them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """See click."""
         return list(self.commands)
 
 
-@click.group(cls=Steps)
+@click.group(cls=OrderedGroup)
 def command() -> None:
     """Train a drafter for a model that you use (drafter --pair), a code adapter for SmolLM2 (adapter), or a pair of
     your own: corpus, target, drafter.
@@ -95,7 +95,7 @@ def target(
 ) -> int:
     """Train a Qwen3-shaped target and write FOLDER/target.gguf."""
     _check_sizes(hidden, mlp, batch_tokens, micro_tokens)
-    chosen = prepare(device, threads)
+    training_device = prepare(device, threads)
     from localdflash.lab.train import target_training as training
     from localdflash.lab.train.dataset import SPECIALS, Dataset
     from localdflash.lab.train.loop import TrainingBudget
@@ -105,7 +105,7 @@ def target(
     vocab_size = tokenizer.get_vocab_size() + len(SPECIALS)
     shape = DecoderConfig(vocab_size, hidden, layers, hidden // 64, max(1, hidden // 128), 64, mlp)
     run = training.TargetRun(shape, TrainingBudget(minutes, learning_rate, seed), batch_tokens, micro_tokens)
-    model = training.train(run, data, folder / "target", chosen)
+    model = training.train(run, data, folder / "target", training_device)
     loss = training.held_out_loss(model, Dataset.load(folder / "corpus" / "held_out"))
     print(f"\nheld-out loss {loss:.3f} nats a token", file=sys.stderr)
     from localdflash.lab.train.pair_export import write_target
@@ -157,7 +157,7 @@ def vocabulary(folder: Path, size: int, drafter: Path | None) -> int:
 
 
 def _check_sizes(hidden: int, mlp: int, batch_tokens: int, micro_tokens: int) -> None:
-    """Raise UsageError for sizes that attention or quantization cannot use, before hours of training."""
+    """Raise UsageError for sizes that attention, quantization or batching cannot use."""
     if hidden != 64 and hidden % 128:
         raise UsageError(f"--hidden {hidden}: expected 64 or a multiple of 128 (heads of 64, two of them to a key)")
     if mlp % 32:

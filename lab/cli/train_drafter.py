@@ -1,4 +1,4 @@
-"""`localdflash train drafter`: for the target of `train target` in FOLDER, or with --pair for any other."""
+"""`localdflash train drafter`: train for the target that `train target` wrote into FOLDER, or for any --pair."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +11,10 @@ from localdflash.base.errors import UsageError
 from localdflash.cli.output import say
 from localdflash.lab.cli.progress_line import ProgressLine
 from localdflash.lab.cli.training import (
-    block_numbers,
     device_option,
     folder_argument,
     minutes_option,
+    parse_taps,
     prepare,
     seed_option,
     target_of,
@@ -38,14 +38,14 @@ PAIR_OPTIONS = (
     "sequences",
     "anchors",
 )
-SHAPE_OPTIONS = ("layers", "block_size", "taps", "first_slot", "mask")  # decided by a drafter to start from
+SHAPE_OPTIONS = ("layers", "block_size", "taps", "first_slot", "mask")  # fixed when training starts from a drafter
 QUESTION_OPTIONS = ("prompts", "repository", "my_chats")
-FOLDER_OPTIONS = ("batch_tokens", "device")
-DEFAULT_TAPS = "1,3,4"
-RATE, CONTINUED_RATE = 3e-3, 3e-4  # the first would make a trained drafter forget
-SEQUENCES, COMPLETION_SEQUENCES = 4, 16  # since completions have a tenth of an answer's tokens
-MEASURED_COMPLETIONS = 240  # held-out completions
-IN_PROMPT = 12  # anchors in the code around a completion, which has ten times as many tokens
+FOLDER_OPTIONS = ("batch_tokens", "device")  # only without --pair; PAIR_OPTIONS only with it
+DEFAULT_TAPS = "1,3,4"  # target layers whose hidden states the drafter reads
+RATE, CONTINUED_RATE = 3e-3, 3e-4  # peak learning rates; RATE would make an already trained drafter forget
+SEQUENCES, COMPLETION_SEQUENCES = 4, 16  # per step; a completion has about a tenth of a chat answer's tokens
+MEASURED_COMPLETIONS = 240  # number of held-out completions in a measurement
+IN_PROMPT = 12  # anchors (positions where drafts start) in a completion's prompt, which is ten times as long
 
 
 @click.command(short_help="Train a drafter on a target's answers.")
@@ -143,7 +143,7 @@ def _is_given(ctx: click.Context, name: str) -> bool:
 
 
 def _for_pair(folder: Path, pair: str, options: dict[str, Any], given: list[str]) -> None:
-    """Train for a pair; `given`: the options on the command line of the drafter's shape and short vocabulary."""
+    """Train a drafter for a pair's target. `given` names the shape options and `short` if the user gave them."""
     for name in QUESTION_OPTIONS:
         if options["completions"] and options[name]:
             raise UsageError(f"--{name.replace('_', '-')} cannot be combined with --completions")
@@ -168,7 +168,7 @@ def _for_pair(folder: Path, pair: str, options: dict[str, Any], given: list[str]
     drafter_options = DrafterOptions(
         layers, options["block_size"], options["short"], options["mask"], start, from_anchor, own_short
     )
-    taps = None if options["taps"] is None else block_numbers(options["taps"])
+    taps = None if options["taps"] is None else parse_taps(options["taps"])
     backend, threads, fim = options["backend"], options["threads"], _fim_of(files) if options["completions"] else None
     work = drafter_stages.DrafterWork(
         folder, files.target, drafter_options, options["tokens"], budget.minutes, taps, backend, threads, fim
@@ -178,7 +178,7 @@ def _for_pair(folder: Path, pair: str, options: dict[str, Any], given: list[str]
         _completions(folder, files.target, fim, options, meter) if fim else _questions(folder, options)
     )
     drafter_stages.check_sources(folder, sources)
-    needs = drafter_stages.plan(work)
+    needs = drafter_stages.check_and_plan(work)
     meter.say(needs.line())
     if options["my_chats"]:
         meter.say(f"your questions and their answers are stored in {folder}, only on this machine")
@@ -200,7 +200,7 @@ def _files(pair: str) -> LocalPair:
 
 
 def _fim_of(files: LocalPair) -> FimFormat:
-    """Return the target's FIM format."""
+    """Return the target's FIM format; UsageError if it has no marker before the middle."""
     from localdflash.text.fim_formats import detect, format_of
     from localdflash.text.tokenizer import Tokenizer
 
@@ -211,7 +211,7 @@ def _fim_of(files: LocalPair) -> FimFormat:
 
 
 def _questions(folder: Path, options: dict[str, Any]) -> tuple[list[str], Any]:
-    """Return the names of the prompt sources, and the function that makes questions of them."""
+    """Return the names of the prompt sources, and a function that yields the questions."""
     from itertools import chain
 
     from localdflash.cli.chat_command import chats_file
@@ -234,7 +234,7 @@ def _questions(folder: Path, options: dict[str, Any]) -> tuple[list[str], Any]:
 def _completions(
     folder: Path, target: Path, fim: FimFormat, options: dict[str, Any], meter: ProgressLine
 ) -> tuple[list[str], Any]:
-    """Return the sources and the prompts of completions."""
+    """Return the names of the prompt sources, and a function that yields the FIM prompts."""
     from localdflash.lab.train import completion_prompts as making
 
     tokens, seed = options["tokens"], options["seed"]
@@ -242,8 +242,8 @@ def _completions(
 
 
 def _for_folder(folder: Path, options: dict[str, Any]) -> None:
-    blocks = block_numbers(DEFAULT_TAPS if options["taps"] is None else options["taps"])
-    chosen = prepare(options["device"], options["threads"])
+    blocks = parse_taps(DEFAULT_TAPS if options["taps"] is None else options["taps"])
+    device = prepare(options["device"], options["threads"])
     from localdflash.backends.reference.gguf_decoder import load_decoder
     from localdflash.lab.train import drafter_training as training
     from localdflash.lab.train.dataset import Dataset, special_ids
@@ -265,9 +265,9 @@ def _for_folder(folder: Path, options: dict[str, Any]) -> None:
     else:
         ends = Tokenizer.load(path).ends
         data = Dataset.load(folder / "corpus" / "train")
-        regenerate(model.to(chosen), data, answers, options["tokens"], ends, seed, say)
+        regenerate(model.to(device), data, answers, options["tokens"], ends, seed, say)
     budget = TrainingBudget(options["minutes"], options["learning_rate"] or RATE, seed)
     run = training.DrafterRun(config, budget, batch_tokens=options["batch_tokens"])
-    trained = training.train(run, model, Dataset.load(answers), folder / "drafter", chosen)
+    trained = training.train(run, model, Dataset.load(answers), folder / "drafter", device)
     write_drafter(folder / "drafter.gguf", trained, tokenizer, "F16", "localdflash embedded drafter")
     write_drafter_safetensors(folder / "drafter.safetensors", trained, model.config.num_hidden_layers)

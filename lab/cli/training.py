@@ -32,7 +32,7 @@ def target_of(folder: Path) -> Path:
     return path
 
 
-def block_numbers(taps: str) -> tuple[int, ...]:
+def parse_taps(taps: str) -> tuple[int, ...]:
     """Parse `--taps`, comma-separated numbers of transformer layers; UsageError if malformed."""
     if not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", taps):
         raise UsageError(f"--taps {taps!r}: expected block numbers with commas, for example 1,3,4")
@@ -40,16 +40,19 @@ def block_numbers(taps: str) -> tuple[int, ...]:
 
 
 def prepare(device: str | None, threads: int) -> str:
-    """Check that the training packages are installed; set the threads and return the device."""
+    """Set torch's thread count and return the device: `device`, by default "cuda" if there is a GPU, else "cpu".
+
+    Raises an error if the training packages are not installed, or TrainingError if "cuda" is requested without a GPU.
+    """
     extras.require("train", "training")
     import torch
 
     if threads:
         torch.set_num_threads(threads)
-    chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if chosen == "cuda" and not torch.cuda.is_available():
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "cuda" and not torch.cuda.is_available():
         raise TrainingError("device cuda: torch finds no NVIDIA GPU here; use --device cpu")
-    return chosen
+    return device
 
 
 def tokenizer_of(folder: Path) -> Any:

@@ -1,4 +1,4 @@
-"""Builds the command that runs a pair in another engine: vLLM, SGLang or llama-server.
+"""Build the command that runs a pair in another engine: vLLM, SGLang or llama-server.
 
 vLLM and SGLang read the drafter from its repository and need an unquantized, AWQ or GPTQ target; llama-server needs
 GGUF files. Only documented flags are used; tests/lab/export/test_launch_commands.py lists them with their sources.
@@ -30,10 +30,10 @@ class ExportOptions:
 
 @dataclass(frozen=True)
 class LaunchCommand:
-    """Command line to run a pair, with its prerequisites, one line each."""
+    """Command line that runs a pair; ModelError for arguments with unprintable characters."""
 
     argv: tuple[str, ...]
-    needs: tuple[str, ...]
+    needs: tuple[str, ...]  # prerequisites, one line each
 
     def __post_init__(self) -> None:
         for word in self.argv:
@@ -53,8 +53,8 @@ def vllm(pair: PairEntry, options: ExportOptions) -> LaunchCommand:
     if tokens is None:
         raise ModelError(f"{drafter.name}: unknown block size, which vLLM needs; add --draft-tokens")
     newest = f"the drafter's newest version, because vLLM cannot select revision {drafter.revision}"
-    pinned = [newest] if drafter.revision else []
-    return vllm_serve(_target(pair, options, "vLLM", drafter), repository, tokens, options.context, *pinned)
+    needs = [newest] if drafter.revision else []
+    return vllm_serve(_target(pair, options, "vLLM", drafter), repository, tokens, options.context, *needs)
 
 
 def vllm_serve(target: str, drafter: str, draft_tokens: int, context: int | None, *needs: str) -> LaunchCommand:
@@ -127,6 +127,7 @@ def _published_drafter(pair: PairEntry, server: str) -> tuple[DrafterSource, str
 
 
 def _target(pair: PairEntry, options: ExportOptions, server: str, drafter: DrafterSource) -> str:
+    """Return the target's repository or folder: `--target`, else the model that the drafter was trained for."""
     if options.target is None:
         if drafter.trained_for:
             return drafter.trained_for
@@ -140,7 +141,7 @@ def _target(pair: PairEntry, options: ExportOptions, server: str, drafter: Draft
 
 
 def _gguf_target(pair: PairEntry) -> tuple[str, ...]:
-    """Return the local GGUF file, else the repository name from which llama-server can download the file."""
+    """Return llama-server's arguments for the target: its local GGUF file, else the repository to download it from."""
     target = pair.target
     if target.path.is_file():
         return "--model", str(target.path.absolute())
@@ -171,7 +172,10 @@ def _describe_conversion(gguf: Path, drafter: DrafterSource) -> str:
 
 
 def _draft_tokens(drafter: DrafterSource, options: ExportOptions) -> int | None:
-    """Return the number of draft tokens: the requested number, else the block size minus the anchor token."""
+    """Return the requested number of draft tokens, else the block size minus 1; None if the block size is unknown.
+
+    UsageError if the requested number exceeds the block size minus 1: the block begins with an already known token.
+    """
     max_tokens = None if drafter.block_size is None else drafter.block_size - 1
     if options.draft_tokens is None:
         return max_tokens

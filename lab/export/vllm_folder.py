@@ -21,13 +21,14 @@ from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 from localdflash.text.gguf_vocabulary import GGUFVocabulary, byte_level_tokenizer, open_vocabulary
 
-ARCHITECTURES = {"qwen3": "Qwen3ForCausalLM", "llama": "LlamaForCausalLM"}  # GGUF's name: Hugging Face's
+ARCHITECTURES = {"qwen3": "Qwen3ForCausalLM", "llama": "LlamaForCausalLM"}  # GGUF name to Hugging Face name
 
 
 def write_pair(pair: LocalPair, folder: Path, draft_tokens: int | None, context: int | None) -> LaunchCommand:
     """Write the folders `target` and `drafter`, and return the command that serves them.
 
-    ModelError, before anything is written, if vLLM cannot run the target or the drafter.
+    Before anything is written: ModelError if vLLM cannot run the target or the drafter, UsageError for too many
+    draft tokens.
     """
     header = read_header(pair.target)
     config = decoder_config(header)
@@ -39,7 +40,7 @@ def write_pair(pair: LocalPair, folder: Path, draft_tokens: int | None, context:
         raise UsageError(f"--draft-tokens {draft_tokens}: the drafter of {pair.id!r} drafts at most {max_tokens}")
     target_folder, drafter_folder = folder.absolute() / "target", folder.absolute() / "drafter"
     _write_target(header, config, vocabulary, target_folder)
-    sampling = pair.sampling or {"temperature": 0.0}  # our chat decodes greedily if the model recommends nothing
+    sampling = pair.sampling or {"temperature": 0.0}  # as our chat, greedy unless the model recommends parameters
     write_json(target_folder / "generation_config.json", {"eos_token_id": sorted(vocabulary.end_ids), **sampling})
     if not drafter:
         return vllm_serve(str(target_folder), "", 0, context)

@@ -1,8 +1,8 @@
-"""Time drafting of two checkouts in turn: `python lab/scripts/compare_checkouts.py BEFORE AFTER [--limit N]`.
+"""Compare the speed of two checkouts: `python lab/scripts/compare_checkouts.py BEFORE AFTER [--limit N]`.
 
-Each checkout has a .venv in which it is installed. Both answer the chat benchmark's questions greedily on the CPU
-engine, one question at a time, the other first at every second question. Prints the median ratio of the time per token
-and how many answers have the same tokens, also without drafting.
+Each checkout is installed in its own .venv. Both answer the chat benchmark's questions greedily on the CPU engine, one
+question at a time, and take turns in answering first. The script prints the median ratio of the time per token, and for
+how many questions both drafted answers equal the answer without drafting.
 """
 
 import argparse
@@ -17,7 +17,7 @@ PAIR, THREADS = "smollm2-135m", 2
 
 
 def answer_questions(limit: int) -> None:
-    """Load the pair and answer questions by number: one JSON line in, one out."""
+    """Load the pair, then answer each stdin line `[question number, draft]` with `[ms per token, tokens]` on stdout."""
     from localdflash.engine.generate import Request, generate
     from localdflash.engine.sampling_params import SamplingParams
     from localdflash.lab.bench.chat import chat_prompts
@@ -38,7 +38,7 @@ def answer_questions(limit: int) -> None:
 
 
 class Checkout:
-    """Process of one checkout that answers questions."""
+    """Worker process of one checkout; `facts` is its first message, with the `count` of questions."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         command = [str(folder / ".venv/bin/python"), "-P", str(Path(__file__).resolve()), "--worker", str(limit)]

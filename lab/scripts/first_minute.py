@@ -1,8 +1,8 @@
-"""The first minute with localdflash, timed: clone, `make setup`, sizes on disk, a chat, a completion.
+"""Measure a new user's first minute: clone, `make setup`, sizes on disk, a chat, a completion.
 
-`PYTHONPATH=. python -P lab/scripts/first_minute.py --json FILE`. The committed sources are cloned and set up as the
-README says, and used as a user would: three questions to the chat on a pseudo-terminal, then a line in Neovim with the
-plugin. Only pip's cache is warm. Everything lies in a folder that is removed in the end.
+`PYTHONPATH=. python -P lab/scripts/first_minute.py --json FILE`. The script clones the committed sources, sets them up
+as the README says, asks the chat three questions in a pseudo-terminal, and types a line in Neovim. Only
+pip's cache is warm. All files are in a temporary folder.
 """
 
 import argparse
@@ -29,8 +29,8 @@ QUESTIONS = (
     "Write a Python function that returns the factorial of a number.",
     "How do I read a file line by line in Python?",
 )
-PATIENCE = 300.0  # seconds
-GROWING = 2.0  # seconds in which a suggestion that is shown may grow
+TIMEOUT_SECONDS = 300.0
+GROWTH_SECONDS = 2.0  # time for a visible suggestion to become longer
 Facts = dict[str, Any]
 
 
@@ -49,10 +49,10 @@ def _megabytes(folder: Path) -> int:
 
 
 def chat(program: Path, folder: Path, home: Path) -> Facts:
-    """Start the chat and ask."""
+    """Start the chat and ask `QUESTIONS`; return the seconds until the prompt appeared, and each answer's facts."""
     began = time.perf_counter()
     with Terminal.start([str(program), "chat"], cwd=str(folder), env={"LOCALDFLASH_HOME": str(home)}) as terminal:
-        terminal.wait_for(READY, PATIENCE)
+        terminal.wait_for(READY, TIMEOUT_SECONDS)
         found: Facts = {"prompt": _since(began)}
         found["questions"] = [_ask(terminal, home, number, text) for number, text in enumerate(QUESTIONS)]
         terminal.press("ctrl+q")
@@ -65,12 +65,12 @@ def _ask(terminal: Terminal, home: Path, number: int, question: str) -> Facts:
     terminal.type(question)
     terminal.press("enter")
 
-    def answered() -> list[Message]:
+    def finished_answers() -> list[Message]:
         terminal.watch(0.05)
         return [message for message in _messages(home) if message.role == "assistant" and message.finish]
 
-    _until(lambda: len(answered()) > number)
-    seconds, answer = _since(began), answered()[number]
+    _wait_until(lambda: len(finished_answers()) > number)
+    seconds, answer = _since(began), finished_answers()[number]
     numbers = {name: answer.numbers[name] for name in ("tokens", "ttft_ms", "tokens_per_second", "tau", "model")}
     return {"question": question, "answer": answer.text, "finish": answer.finish, **seconds, **numbers}
 
@@ -84,7 +84,7 @@ def _messages(home: Path) -> list[Message]:
 
 
 def completion(program: Path, folder: Path) -> Facts:
-    """Open a file in Neovim and type the beginning of a line."""
+    """Open a file in Neovim, type the start of a line and accept the suggestion; return the times and the text."""
     began = time.perf_counter()
     with nvim_scene.scene(fetch.fetched("neovim"), folder, cmd=[str(program), "lsp"]) as scene:
         scene.open("prices.py", f"{nvim_scene.PRICES}{BODY}\n\n")
@@ -93,9 +93,9 @@ def completion(program: Path, folder: Path) -> Facts:
         editor.keys("Go")
         editor.type(TYPED)
         typed = time.perf_counter()
-        editor.until(editor.ghost, "a suggestion", PATIENCE)
+        editor.until(editor.ghost, "a suggestion", TIMEOUT_SECONDS)
         shown = _since(typed)
-        time.sleep(GROWING)
+        time.sleep(GROWTH_SECONDS)
         ghost = editor.ghost()
         editor.keys("<Tab>")
         editor.until(lambda: editor.text().endswith(TYPED + ghost), "the text that was accepted")
@@ -106,8 +106,8 @@ def _since(began: float) -> Facts:
     return {"seconds": round(time.perf_counter() - began, 1)}
 
 
-def _until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE
+def _wait_until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + TIMEOUT_SECONDS
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
 
@@ -138,7 +138,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as top, _home(Path(top)) as home:
         folder = Path(top)
         result: Facts = {
-            "load_before": round(busy, 1),  # processes that wanted a processor
+            "load_before": round(busy, 1),  # load average of the last minute
             "python": sys.version.split()[0],
             "install": install(folder / "localdflash", home),
             "chat": chat(program_in(folder), folder, home),

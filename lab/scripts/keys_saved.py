@@ -1,9 +1,9 @@
-"""Keystrokes that completions save, in virtual time with recorded answers: seconds after every change of a rule.
+"""Measure the keystrokes that completions save, in virtual time with recorded answers, so that a run takes seconds.
 
 `PYTHONPATH=. python -P lab/scripts/keys_saved.py FOLDER --records FILE --name NAME [--turn N] [--seed N] [--keys N]`
 
-FOLDER is that of `train adapter`: parts of files of its held-out packages are typed, see `held_out_files.py`. Editor,
-typist and language server are those of `bench typing`. `halves` is the share saved in every other file and in the rest.
+FOLDER is the folder of `train adapter`; parts of files from its held-out packages are typed, see `held_out_files.py`.
+Editor, typist and language server are those of `bench typing`. `halves` has the shares saved in the even and odd files.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from localdflash.lab.bench.passages import TypingJob, from_file
 from localdflash.lab.bench.typing import keystrokes, total
 from localdflash.lab.bench.typing_replay import TypingOptions, type_all
 from localdflash.lab.bench.typist import TypedKeys
-from localdflash.lab.scripts.held_out_files import chosen
+from localdflash.lab.scripts.held_out_files import choose_files
 from localdflash.lab.scripts.support import virtual_time
 from localdflash.lab.scripts.support.near_server import NearServer
 from localdflash.lab.scripts.support.recorded_engine import RecordedEngine
@@ -41,15 +41,15 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     typing_options = TypingOptions("neovim", given.keys, given.seed)
-    jobs = [from_file(name, text, given.keys, given.seed) for name, text in chosen(given.folder, given.turn)]
+    jobs = [from_file(name, text, given.keys, given.seed) for name, text in choose_files(given.folder, given.turn)]
     with LoadedPair(Options(given.pair, backend="cpu", draft=False)) as loaded:
-        result = typed(jobs, typing_options, RecordedEngine(loaded, given.records))
+        result = type_jobs(jobs, typing_options, RecordedEngine(loaded, given.records))
     print(json.dumps(result, indent=1))
     result_file.write(given.json, result, given.name)
 
 
-def typed(jobs: Sequence[TypingJob], typing_options: TypingOptions, engine: CompletionClient) -> dict[str, Any]:
-    """Type all jobs; return the counts."""
+def type_jobs(jobs: Sequence[TypingJob], typing_options: TypingOptions, engine: CompletionClient) -> dict[str, Any]:
+    """Type all jobs; return the key counts and the shares of keystrokes saved."""
     trace, files = Trace(), dict[str, TypedKeys]()
 
     async def start(_: Path, on_notification: Any) -> NearServer:

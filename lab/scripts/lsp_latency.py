@@ -1,8 +1,8 @@
-"""Latency that the language server adds to an answer, with an engine that needs no time, by file size.
+"""Measure the latency that the language server adds to an answer, by file size, with an engine that answers at once.
 
 `PYTHONPATH=. python -P lab/scripts/lsp_latency.py [--json FILE]` types keys into the middle of a file. `fresh`: every
-answer is a new request to the engine. `along`: every key agrees with what is shown. Times are milliseconds in this
-process, pipe and JSON included.
+key needs a new answer from the engine. `along`: every key agrees with the suggestion. Times are milliseconds seen by
+this process, including pipe and JSON.
 """
 
 import argparse
@@ -32,31 +32,33 @@ def main() -> None:
     given = parser.parse_args()
     result: dict[str, Any] = {"keys": KEYS}
     for lines in SIZES:
-        result[str(lines)] = asyncio.run(_measured(lines))
+        result[str(lines)] = asyncio.run(_measure(lines))
         print(f"{lines:6} lines", result[str(lines)])
     result_file.write(given.json, result)
 
 
-async def _measured(lines: int) -> dict[str, Any]:
+async def _measure(lines: int) -> dict[str, Any]:
     half = "".join(LINE.format(number) for number in range(lines // 2)) + "\n"
-    typed = "".join(f"    result_{number} = combine(first_{number}, second_{number})\n\n" for number in range(KEYS))
+    text = "".join(f"    result_{number} = combine(first_{number}, second_{number})\n\n" for number in range(KEYS))
     with tempfile.TemporaryDirectory() as folder:
         oracle = Path(folder) / "oracle.py"
-        oracle.write_text(half + typed + half, encoding="utf-8")
+        oracle.write_text(half + text + half, encoding="utf-8")
         with bench_daemon.running(*instant_engine.COMMAND, str(oracle)):
-            return {"along": await _typed(half, typed, wrong=False), "fresh": await _typed(half, typed, wrong=True)}
+            return {"along": await _type(half, text, fresh=False), "fresh": await _type(half, text, fresh=True)}
 
 
-async def _typed(half: str, typed: str, *, wrong: bool) -> dict[str, float]:
-    """Type keys and time the answers. `wrong`: an edit after each key makes the next request a new one."""
+async def _type(half: str, text: str, *, fresh: bool) -> dict[str, float]:
+    """Type `text` between two copies of `half` and time the answers; `fresh`: edit another line after each key."""
     server = await LanguageServer.start(LSP, str(Path.cwd()), lambda method, params: None)
-    await server.ask("initialize", {"processId": os.getpid(), "rootUri": None, "capabilities": _CAPABILITIES})
+    await server.request_and_wait(
+        "initialize", {"processId": os.getpid(), "rootUri": None, "capabilities": _CAPABILITIES}
+    )
     server.notify("initialized", {})
     uri, times, answered = "file:///project/a.py", [], 0
     item = {"uri": uri, "languageId": "python", "version": 0, "text": half + half}
     server.notify("textDocument/didOpen", {"textDocument": item})
     line, column = half.count("\n"), 0
-    for number, key in enumerate(typed[:KEYS]):
+    for number, key in enumerate(text[:KEYS]):
         at = {"line": line, "character": column}
         line, column = (line + 1, 0) if key == "\n" else (line, column + 1)
         began = time.perf_counter()
@@ -64,7 +66,7 @@ async def _typed(half: str, typed: str, *, wrong: bool) -> dict[str, float]:
         answer = await _ask(server, uri, line, column)
         times.append((time.perf_counter() - began) * 1e3)
         answered += answer is not None
-        if wrong:  # a comment above invalidates the suggestion
+        if fresh:  # a comment above invalidates the suggestion
             top = {"line": 0, "character": 0}
             _change(server, uri, top, top, f"# {number}\n")
             line += 1
@@ -86,7 +88,7 @@ _change.version = 0  # type: ignore[attr-defined]
 async def _ask(server: LanguageServer, uri: str, line: int, column: int) -> Any:
     position = {"line": line, "character": column}
     about = {"textDocument": {"uri": uri}, "position": position, "context": {"triggerKind": 2}}
-    return await server.ask("textDocument/inlineCompletion", about)
+    return await server.request_and_wait("textDocument/inlineCompletion", about)
 
 
 _CAPABILITIES = {

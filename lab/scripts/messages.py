@@ -25,8 +25,8 @@ class ProductMessage(NamedTuple):
 def find_messages(file: Path) -> list[ProductMessage]:
     """Return the messages of a Python file in the order of their lines."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
-    found = [ProductMessage(file, line, kind, text) for line, kind, text in _messages_in(tree)]
-    return sorted(found, key=lambda message: message.line)
+    messages = [ProductMessage(file, line, kind, text) for line, kind, text in _messages_in(tree)]
+    return sorted(messages, key=lambda message: message.line)
 
 
 def _messages_in(tree: ast.Module) -> Iterator[tuple[int, str, str]]:

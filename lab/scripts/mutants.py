@@ -1,8 +1,8 @@
-"""Mutation testing of the core: change one operator or constant at a time, and count how many changes a test notices.
+"""Mutation testing of the core: change one operator or constant at a time, and count the changes that make a test fail.
 
 `PYTHONPATH=. python -P lab/scripts/mutants.py [--each 12] [--only accept,gguf] [--json FILE]`. Mutants are sampled
 with the file's name as seed, so equal sources have equal mutants. Files are changed in place and restored, so run it on
-a checkout that nobody edits. A file whose tests fail without a mutant is an error.
+a checkout that nobody edits. The script stops if a file's tests fail without a mutant.
 """
 
 import argparse
@@ -28,7 +28,7 @@ CORE = {  # source file -> the tests that should notice
     "localdflash/code/fim/stopping.py": ["tests/code/fim"],
     "localdflash/server/guard.py": ["tests/server/test_guard.py"],
 }
-SECONDS = 120  # a mutant that runs longer counts as noticed
+TIMEOUT_SECONDS = 120  # a mutant whose tests take longer counts as noticed
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
     **{ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.And: ast.Or, ast.Or: ast.And},
@@ -37,7 +37,7 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 
 
 def mutations(tree: ast.AST) -> Iterator[tuple[int, str, Callable[[], None]]]:
-    """Yield line, description and change function of every possible mutation of a module."""
+    """Yield line, description and a function that changes `tree`, for every possible mutation of a module."""
     for node in ast.walk(tree):
         line = getattr(node, "lineno", 0)
         if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
@@ -59,21 +59,21 @@ def is_noticed(tests: list[str]) -> bool:
     options = ["-q", "-x", "-p", "no:cacheprovider", "--no-header"]
     command = [sys.executable, "-m", "pytest", *options, *tests]
     try:
-        return subprocess.run(command, capture_output=True, timeout=SECONDS, check=False).returncode != 0
+        return subprocess.run(command, capture_output=True, timeout=TIMEOUT_SECONDS, check=False).returncode != 0
     except subprocess.TimeoutExpired:
         return True
 
 
 def run(source: Path, tests: list[str], each: int) -> tuple[int, list[str]]:
-    """Return the number of tested mutants of a file, and the mutants that no test noticed."""
+    """Test up to `each` mutants of a file; return their number, and descriptions of those that no test noticed."""
     original = source.read_text(encoding="utf-8")
     if is_noticed(tests):
         raise SystemExit(f"{source}: its tests fail without a mutant; fix them first")
-    numbers = range(sum(1 for _ in mutations(ast.parse(original))))
-    chosen = sorted(random.Random(source.name).sample(numbers, min(each, len(numbers))))
+    all_numbers = range(sum(1 for _ in mutations(ast.parse(original))))
+    numbers = sorted(random.Random(source.name).sample(all_numbers, min(each, len(all_numbers))))
     survivors = []
     try:
-        for number in chosen:
+        for number in numbers:
             tree = ast.parse(original)
             line, description, change = list(mutations(tree))[number]
             change()
@@ -82,7 +82,7 @@ def run(source: Path, tests: list[str], each: int) -> tuple[int, list[str]]:
                 survivors.append(f"{source}:{line}: {description}")
     finally:
         source.write_text(original, encoding="utf-8")
-    return len(chosen), survivors
+    return len(numbers), survivors
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""Time from a key to its ghost text in a real Neovim: with the plugin, and with Neovim's own inline completion.
+"""Measure the time from a key to its ghost text in a real Neovim, with the plug-in and with built-in inline completion.
 
 `PYTHONPATH=. python -P lab/scripts/nvim_latency.py --json FILE`. A scripted server answers at once. Keys disagree with
-what is shown (`asked_for`), or agree with it (`typed_along`). `served` is the first way through `localdflash lsp`.
+the suggestion (`asked_for`) or agree with it (`typed_along`). `served` is `asked_for` through `localdflash lsp`.
 Drawing by a terminal is not included.
 """
 
@@ -41,8 +41,8 @@ end
 
 
 @contextmanager
-def server_of(texts: list[str]) -> Iterator[list[str]]:
-    """Yield the command of a language server whose engine knows these texts."""
+def running_server(texts: list[str]) -> Iterator[list[str]]:
+    """Yield the command of a language server whose engine completes these texts."""
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / f"{number:04}.txt" for number in range(len(texts))]
         for file, text in zip(files, texts, strict=True):
@@ -51,43 +51,43 @@ def server_of(texts: list[str]) -> Iterator[list[str]]:
             yield [sys.executable, "-P", "-c", bench_daemon.PROGRAM, "lsp"]
 
 
-def along(scene: EditorScene) -> None:
+def type_suggested(scene: EditorScene) -> None:
     """Type the suggested text."""
     for number, key in enumerate(LINE[:KEYS]):
-        pressed(scene, key, LINE[number + 1 : -1])
+        press(scene, key, LINE[number + 1 : -1])
 
 
-def asking(scene: EditorScene) -> None:
+def type_disagreeing(scene: EditorScene) -> None:
     """Type into a line that has a different continuation after every key."""
     for number in range(KEYS):
-        pressed(scene, "x", f" = {number}")
+        press(scene, "x", f" = {number}")
 
 
-def served(nvim: Path) -> dict[str, float]:
-    """Measure `asking` with the real server, which suggests nothing in an empty document."""
+def measure_served(nvim: Path) -> dict[str, float]:
+    """Measure `type_disagreeing` with the real server, which suggests nothing in an empty document."""
     head = "a line above, as in any file\n"
     with (
-        server_of([head + text for text in CONTINUATIONS]) as command,
+        running_server([head + text for text in CONTINUATIONS]) as command,
         tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as folder,
         nvim_scene.scene(nvim, Path(folder), cmd=command) as scene,
     ):
         scene.open("keys.txt", head)
         scene.editor.keys("Go")
         scene.editor.lua(PROBE, "localdflash")
-        asking(scene)
+        type_disagreeing(scene)
         return summary(scene.editor.lua("return times"))
 
 
-def pressed(scene: EditorScene, key: str, ghost: str) -> None:
+def press(scene: EditorScene, key: str, ghost: str) -> None:
     """Press a key and wait for its ghost text."""
     count = scene.editor.lua("expected = ...; return #times", ghost)
     scene.editor.keys(key)
     scene.editor.until(lambda: scene.editor.lua("return #times") > count, "ghost text")
 
 
-def measured(nvim: Path, type_all: Callable[[EditorScene], None], setup: str = nvim_scene.SETUP) -> dict[str, float]:
-    """Return the milliseconds of one way of typing."""
-    texts = [LINE] if type_all is along else CONTINUATIONS
+def measure(nvim: Path, type_all: Callable[[EditorScene], None], setup: str = nvim_scene.SETUP) -> dict[str, float]:
+    """Type with `type_all` in a new Neovim with the scripted server; return the summary of the milliseconds."""
+    texts = [LINE] if type_all is type_suggested else CONTINUATIONS
     with (
         tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as folder,
         nvim_scene.scene(nvim, Path(folder), *texts, setup=setup) as scene,
@@ -111,10 +111,10 @@ def main() -> int:
     given = parser.parse_args()
     nvim = fetch.fetched("neovim")
     times = {
-        "asked_for": measured(nvim, asking),
-        "served": served(nvim),
-        "typed_along": measured(nvim, along),
-        "built_in": measured(nvim, asking, BUILT_IN),
+        "asked_for": measure(nvim, type_disagreeing),
+        "served": measure_served(nvim),
+        "typed_along": measure(nvim, type_suggested),
+        "built_in": measure(nvim, type_disagreeing, BUILT_IN),
     }
     result = {"neovim": ".".join(map(str, fetch.version(nvim))), "key_to_ghost_ms": times}
     result_file.write(given.json, result)

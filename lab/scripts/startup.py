@@ -1,7 +1,7 @@
-"""Start-up times: import, --help, first token with and without a running engine, a warm completion, memory.
+"""Measure start-up: import, --help, first token with and without a running daemon, warm completions, memory.
 
-`python lab/scripts/startup.py [--pair PAIR] --json FILE`. Whole processes are timed from outside, medians of several;
-the very first start is reported separately. `--pair` is the chat's.
+`python lab/scripts/startup.py [--pair PAIR] --json FILE`. Times are medians of several whole processes; the very first
+start is reported separately. `--pair` is the chat pair.
 """
 
 import argparse
@@ -31,19 +31,19 @@ QUESTION = (  # about a hundred tokens
     " their mean, and leave out lines that are broken, but say at the end how many there were. At the moment it keeps"
     " all lines in a list, and the memory is not enough. How would you write it so that it reads the file only once?"
 )
-LAST_WORDS = 12  # characters typed after the last prefill
-PEAK = (
+LAST_CHARS = 12  # characters typed after the last prefill
+PRINT_PEAK_MEMORY = (  # a Python program that runs a command and prints its peak memory in KiB
     "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL);"
     "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
 )
 
 
-def seconds(*command: str) -> float:
-    """Return the median wall time of a process."""
-    return median(_timed(*command) for _ in range(ROUNDS))
+def median_seconds(*command: str) -> float:
+    """Return the median wall time of `ROUNDS` runs of a command."""
+    return median(_run_seconds(*command) for _ in range(ROUNDS))
 
 
-def _timed(*command: str) -> float:
+def _run_seconds(*command: str) -> float:
     began = time.perf_counter()
     subprocess.run(command, check=True, capture_output=True)
     return time.perf_counter() - began
@@ -63,20 +63,20 @@ def first_tokens(program: str, pair: str, threads: int) -> dict[str, float]:
     started = []
     for _ in range(ROUNDS + 1):
         subprocess.run([program, "serve", "--stop"], check=True, capture_output=True)
-        started.append(_timed(*ask))
-    running = [_timed(*ask) for _ in range(ROUNDS)]
+        started.append(_run_seconds(*ask))
+    running = [_run_seconds(*ask) for _ in range(ROUNDS)]
     times = {"engine_first_ever": started[0], "engine_started": median(started[1:]), "engine_running": median(running)}
     return {name: round(spent * 1e3, 1) for name, spent in times.items()}
 
 
 def warm_chat(typed: int = 0) -> dict[str, float]:
-    """Return the times of further turns of a chat; `typed` characters of a question are read before it is sent."""
+    """Return the median times of later chat turns; the first `typed` characters of a question are prefilled earlier."""
     engine = find()
     assert engine
     messages: list[dict[str, str]] = []
     turns: list[tuple[float, float, float]] = []
     for turn in range(ROUNDS + 1):
-        number = turn + (1 if typed else 101)  # no prompt of one chat begins as one of the other
+        number = turn + (1 if typed else 101)  # so that the two chats share no cached prefix
         question = {"role": "user", "content": f"{number}. {QUESTION}"}
         if typed:
             draft = {**question, "content": question["content"][:typed]}
@@ -96,7 +96,7 @@ def warm_chat(typed: int = 0) -> dict[str, float]:
 
 
 def warm_completions(threads: int) -> list[float]:
-    """Return the milliseconds of completions of 32 tokens in one process, with different FIM block prompts."""
+    """Return the milliseconds of one completion of up to 32 tokens for each FIM block prompt, in this process."""
     times = []
     with LoadedPair(Options(threads=threads)) as loaded:
         for prompt in (p for p in load() if p.category == "fim_block"):
@@ -118,19 +118,21 @@ def main() -> int:
         source = Path(folder) / "example.py"
         source.write_text("def double(number):\n    ")
         command = [program, "complete", f"{source}:2:5", "--threads", str(args.threads), "--no-daemon"]
-        peak = subprocess.run([sys.executable, "-c", PEAK, *command], check=True, capture_output=True, text=True)
-        process_seconds = seconds(*command)
+        peak = subprocess.run(
+            [sys.executable, "-c", PRINT_PEAK_MEMORY, *command], check=True, capture_output=True, text=True
+        )
+        process_seconds = median_seconds(*command)
     with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as home:
         os.environ["LOCALDFLASH_HOME"] = home
         first = first_tokens(program, args.pair, args.threads)
-        chat, typed = warm_chat(), warm_chat(len(QUESTION) - LAST_WORDS)
+        chat, typed = warm_chat(), warm_chat(len(QUESTION) - LAST_CHARS)
         subprocess.run([program, "serve", "--stop"], check=True, capture_output=True)
     warm = warm_completions(args.threads)
     result = {
         "threads": args.threads,
         "pair": args.pair,
         "import_ms": round(import_ms(), 1),
-        "help_ms": round(seconds(program, "--help") * 1e3, 1),
+        "help_ms": round(median_seconds(program, "--help") * 1e3, 1),
         "first_token_ms": first,
         "warm_chat": chat,
         "warm_chat_read_while_typed": typed,

@@ -15,25 +15,25 @@ from localdflash.models.weights.gguf import read_header
 from localdflash.text.gguf_vocabulary import open_vocabulary
 from localdflash.text.llama_vocabulary import LlamaVocabulary
 
-STRETCH = 3000  # characters; llama.cpp recurses on longer words
+MAX_TEXT_CHARS = 3000  # maximum length of an encoded text, since llama.cpp recurses on longer words
 ASCII = [chr(code) for code in range(32, 127)] + ["\n", "\r\n", "\t", "  ", "    ", "'ll", "'S", " def", "::", "1234"]
 
 
 def files(max_chars: int) -> Iterator[str]:
-    """Yield text of files below the current folder, in stretches."""
+    """Yield the text of source files below the current folder, in pieces, until `max_chars` characters."""
     paths = sorted(path for kind in ("*.py", "*.cpp", "*.h", "*.md", "*.lua", "*.ts") for path in Path().rglob(kind))
     for path in random.Random(0).sample(paths, len(paths)):
         if ".venv" not in path.parts and "node_modules" not in path.parts:
             text = path.read_text(encoding="utf-8", errors="replace")
-            for start in range(0, len(text), STRETCH):
-                yield text[start : start + STRETCH]
-                max_chars -= STRETCH
+            for start in range(0, len(text), MAX_TEXT_CHARS):
+                yield text[start : start + MAX_TEXT_CHARS]
+                max_chars -= MAX_TEXT_CHARS
                 if max_chars <= 0:
                     return
 
 
 def random_texts(count: int) -> Iterator[str]:
-    """Yield text of assigned characters of every category, near to each other, between ASCII."""
+    """Yield random texts that mix ASCII with neighbouring assigned Unicode characters."""
     draw = random.Random(0)
     assigned = [chr(code) for code in range(0x110000) if unicodedata.category(chr(code)) not in ("Cn", "Cs", "Co")]
     for _ in range(count):
@@ -49,13 +49,13 @@ def compare(path: Path, characters: int, texts: int) -> int:
         print(f"{path.name}: encoded by llama.cpp")
         return 0
     theirs = LlamaVocabulary(path)
-    wrong = [
+    differences = [
         f"{name}: {getattr(ours, name)} != {getattr(theirs, name)}"
         for name in ("size", "bos_id", "eos_id", "adds_bos", "end_ids")
         if getattr(ours, name) != getattr(theirs, name)
     ]
-    wrong += [f"special token {token}" for token in set(ours.special_tokens) ^ set(theirs.special_tokens)]
-    wrong += [
+    differences += [f"special token {token}" for token in set(ours.special_tokens) ^ set(theirs.special_tokens)]
+    differences += [
         f"bytes of {token}: {ours.decode_token(token, special=special)!r}"
         for token in range(ours.size)
         for special in (False, True)
@@ -66,9 +66,9 @@ def compare(path: Path, characters: int, texts: int) -> int:
         expected = theirs.encode(text)
         ids += len(expected)
         if ours.encode(text) != expected:
-            wrong.append(f"ids of {text[:60]!r}")
-    print(f"{path.name}: {ids} ids compared, {len(wrong)} differences", *wrong[:8], sep="\n  ", flush=True)
-    return len(wrong)
+            differences.append(f"ids of {text[:60]!r}")
+    print(f"{path.name}: {ids} ids compared, {len(differences)} differences", *differences[:8], sep="\n  ", flush=True)
+    return len(differences)
 
 
 def main() -> None:

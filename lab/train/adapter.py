@@ -1,4 +1,4 @@
-"""LoRA (arXiv 2106.09685) on every matrix of a frozen decoder, and trained rows for tokens that were never used.
+"""LoRA (arXiv 2106.09685) on every matrix of a frozen decoder, and trained embedding rows for previously unused tokens.
 
 W + up @ down is computed once per training step, so a forward pass costs as much as without adapters. `down` and `up`
 stay float32. The embedding is also the head, so a trained row changes both.
@@ -35,12 +35,12 @@ class AdaptedLinear(nn.Module):
         self._merged_weight = self.merged().to(self._dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [..., in] to [..., out], in the type of the products."""
+        """Map [..., in] to [..., out], in the `dtype` of the matrix products."""
         return _MergedProduct.apply(x, self._merged_weight, self.down, self.up)
 
 
 class _MergedProduct(torch.autograd.Function):
-    """Product x @ merged.T, with gradients for x and the adapter alone."""
+    """Product x @ merged.T, with gradients only for x and the adapter."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, merged: Tensor, down: Tensor, up: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class AdaptedEmbedding(nn.Module):
 
 
 class RoundedNorm(nn.Module):
-    """Norm whose result is rounded once, for all matrix products that read it."""
+    """RMSNorm whose result is converted to `dtype` once, for all matrix products that read it."""
 
     def __init__(self, norm: RMSNorm, dtype: torch.dtype) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class RoundedNorm(nn.Module):
 
 
 class Adapter:
-    """Trained parameters, inserted into a decoder; the rest of the decoder is frozen."""
+    """LoRA adapter and trained embedding rows, inserted into `model`, whose other parameters are frozen."""
 
     def __init__(self, model: Decoder, rank: int, tokens: Sequence[int], dtype: torch.dtype) -> None:
         model.requires_grad_(False)
@@ -126,7 +126,7 @@ class Adapter:
             linear.merge()
 
     def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Return the trained parameters by name."""
+        """Yield the names and values of the trained parameters."""
         yield "embed_tokens.rows", self.embedding.rows
         for name, linear in self.linears.items():
             yield f"{name}.down", linear.down

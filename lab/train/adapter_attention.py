@@ -1,7 +1,7 @@
 """Causal attention of several concatenated sequences, without padding.
 
-A block of `BLOCK` queries is multiplied only with the keys up to its last query. For 500 tokens on a CPU this takes two
-fifths of the time of torch's attention.
+Each block of `BLOCK_QUERIES` queries is multiplied only with the keys up to its last query. For 500 tokens on a CPU
+this takes 40 % of the time of torch's attention.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from localdflash.backends.reference.decoder import Attend
 
-BLOCK = 128  # queries
+BLOCK_QUERIES = 128
 
 
 def attend_within(lengths: Sequence[int]) -> Attend:
@@ -26,11 +26,11 @@ def attend_within(lengths: Sequence[int]) -> Attend:
 
 
 def _blocks(lengths: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield, for each block of queries, the first row of its sequence, its own first row and its end."""
+    """Yield, for each block of queries, the first row of its sequence, and the block's first row and end."""
     start = 0
     for length in lengths:
-        for first in range(start, start + length, BLOCK):
-            yield start, first, min(first + BLOCK, start + length)
+        for first in range(start, start + length, BLOCK_QUERIES):
+            yield start, first, min(first + BLOCK_QUERIES, start + length)
         start += length
 
 

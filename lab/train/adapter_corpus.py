@@ -20,7 +20,7 @@ _SKIPPED = re.compile(
     r"(^|/)(dist|build|generated|__tests__|tests?|testing|examples?|bench(marks?)?|docs?|node_modules)(/|$)"
     r"|\.(min|test|spec|d)\.\w+$|_(test|bench)\.\w+$"
 )
-_BENCHMARK = re.compile(r"human_?eval|has_close_elements", re.IGNORECASE)  # the benchmark of adapters: never trained on
+_BENCHMARK = re.compile(r"human_?eval|has_close_elements", re.IGNORECASE)  # benchmarks adapters, so never trained on
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def fetch_archives(folder: Path) -> list[Archive]:
 
 
 def fetch(packages: list[ScriptPackage], folder: Path) -> list[Archive]:
-    """Download npm packages unless they exist, check their hashes, and return their archives."""
+    """Download missing npm packages into `folder` and return all archives; TrainingError for a wrong hash."""
     folder.mkdir(parents=True, exist_ok=True)
     missing = [f"{p.name}@{p.version}" for p in packages if not (folder / p.file).is_file()]
     if missing:
@@ -81,8 +81,8 @@ def fetch(packages: list[ScriptPackage], folder: Path) -> list[Archive]:
 
 
 def read_sources(archive: Archive) -> dict[str, str]:
-    """Return the hand-written sources of a package by path, up to the package's budget."""
-    found: dict[str, str] = {}
+    """Return the hand-written sources of a package by path, up to about `PACKAGE_BUDGET` characters."""
+    sources: dict[str, str] = {}
     budget = corpus.PACKAGE_BUDGET
     for name, raw in _files(archive.path):
         if archive.path.suffix == ".whl":
@@ -96,15 +96,15 @@ def read_sources(archive: Archive) -> dict[str, str]:
             continue
         if language_of(name) != "python":
             text = re.sub(r"\r\n?", "\n", raw.decode("utf-8-sig"))  # with its tabs
-        found[name] = text
+        sources[name] = text
         budget -= len(text)
         if budget < 0:
             break
-    return found
+    return sources
 
 
 def _files(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of an archive that are small enough to be sources, in order."""
+    """Yield the path and content of each archive file that is small enough to be a source, in archive order."""
     max_bytes = corpus.FILE_BYTES[1]
     if path.suffix == ".whl":
         with zipfile.ZipFile(path) as wheel:

@@ -18,7 +18,7 @@ RECORD = np.dtype([("start", "<u8"), ("prompt", "<u4"), ("length", "<u4"), ("lan
 
 @dataclass(frozen=True)
 class ExampleIds:
-    """Stored example; the ids after the prompt are learned."""
+    """Stored example; training learns only the ids after the prompt."""
 
     ids: NDArray[np.int64]  # [T]
     prompt: int  # number of prompt ids
@@ -56,7 +56,7 @@ class FimDataset:
         return ExampleIds(ids, int(row["prompt"]), LANGUAGES[row["language"]], KINDS[row["kind"]])
 
     def endless(self, seed: int, position: int) -> Iterator[int]:
-        """Yield example indices endlessly in an order that the seed decides, starting at `position` in that order."""
+        """Yield example indices endlessly, shuffled anew by the seed in each epoch, from number `position` on."""
         epoch, position = divmod(position, len(self))
         while True:
             yield from np.random.default_rng([seed, epoch]).permutation(len(self))[position:].tolist()

@@ -22,15 +22,16 @@ from localdflash.text.syntax import language_of
 
 CONTEXT = 4096  # tokens of the context for which prompts are assembled
 PROMPTS = {192: 0.15, 320: 0.3, 448: 0.3, 640: 0.2, 1024: 0.05}  # maximum tokens of a prompt -> share of the prompts
-FORMAT_ORDER_SHARE = 0.65  # of the prompts in the format's order of prefix and suffix; the others are reversed
-OTHER_CODE_SHARE, EDITS_SHARE, UNHEALED_SHARE = 0.5, 0.25, 0.05  # prompts with other code, edits, no token healing
-OTHER_CODE_CHARS = 2400  # maximum characters of code from other files
-_RENAMED = ("result", "value", "item", "data", "name", "count", "path", "node", "entry", "total")
+FORMAT_ORDER_SHARE = 0.65  # share of prompts with prefix and suffix in the format's order; others are reversed
+# Shares of prompts: with code from other files, with recent edits, without token healing.
+OTHER_CODE_SHARE, EDITS_SHARE, UNHEALED_SHARE = 0.5, 0.25, 0.05
+MAX_OTHER_CODE_CHARS = 2400
+_OLD_NAMES = ("result", "value", "item", "data", "name", "count", "path", "node", "entry", "total")
 
 
 @dataclass(frozen=True)
 class FimExample:
-    """FIM example; the ids after the prompt are learned."""
+    """FIM example; training learns only the ids after the prompt."""
 
     ids: list[int]
     prompt: int  # number of prompt ids, the middle marker included
@@ -50,7 +51,7 @@ class FimScene:
 
     @property
     def after(self) -> str:
-        """Text after the gap."""
+        """Return the text after the gap; "" for an open gap, which has nothing after it."""
         return "" if self.gap.is_open else self.text[self.gap.end :]
 
 
@@ -90,21 +91,21 @@ class FimExampleSampler:
         if name not in self._samplers:
             self._samplers[name] = GapSampler(language, text)
         gap = self._samplers[name].sample(rng)
-        rest = text[: gap.start] + ("" if gap.is_open else text[gap.end :])
-        others = self._other_code(OpenFile(self._root / name, name, language, rest), gap, rng)
+        remaining_text = text[: gap.start] + ("" if gap.is_open else text[gap.end :])
+        others = self._other_code(OpenFile(self._root / name, name, language, remaining_text), gap, rng)
         return FimScene(name, language, text, gap, others)
 
     def build_prompt(self, scene: FimScene, cursor: int, word: str, form: FimFormat, max_tokens: int) -> list[int]:
-        """Return the prompt, at most `max_tokens` ids, for a cursor at this character; `word` before it is removed."""
-        cut = Gap(scene.name, scene.language, scene.text[: cursor - len(word)], "", scene.after)
-        return assemble(self._encoder, form, CONTEXT, cut, scene.others, MIN_ANSWER_TOKENS, word, max_tokens).ids
+        """Return a prompt of at most `max_tokens` ids for a cursor at this character, without `word` before it."""
+        gap = Gap(scene.name, scene.language, scene.text[: cursor - len(word)], "", scene.after)
+        return assemble(self._encoder, form, CONTEXT, gap, scene.others, MIN_ANSWER_TOKENS, word, max_tokens).ids
 
     def _other_code(self, file: OpenFile, gap: TrainingGap, rng: random.Random) -> list[ContextPiece]:
         edits, line = EditHistory(), file.text.count("\n", 0, gap.start)
         if rng.random() < EDITS_SHARE:
             self._simulate_edits(edits, file, line, rng)
         if rng.random() < OTHER_CODE_SHARE:
-            return gather(self._workspace, file, line, self._sample_open_files(file, rng), edits, OTHER_CODE_CHARS)
+            return gather(self._workspace, file, line, self._sample_open_files(file, rng), edits, MAX_OTHER_CODE_CHARS)
         return edits.diffs(4)
 
     def _sample_open_files(self, file: OpenFile, rng: random.Random) -> Sequence[OpenFile]:
@@ -123,7 +124,7 @@ class FimExampleSampler:
                 continue
             words = [word for word in "".join(new).replace("(", " ").replace(".", " ").split() if word.isidentifier()]
             word = rng.choice(words) if words else ""
-            old = [line.replace(word, rng.choice(_RENAMED)) for line in new] if word and rng.random() < 0.6 else []
+            old = [line.replace(word, rng.choice(_OLD_NAMES)) for line in new] if word and rng.random() < 0.6 else []
             edits.changed(file.name, first, old, new, 60.0 * turn)
 
 

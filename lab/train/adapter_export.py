@@ -16,7 +16,7 @@ from localdflash.models.weights.low_rank import EMBEDDING, AdapterNotes, read_ad
 CODE_NAME = "SmolLM2 135M localdflash code"  # identifies the format in `text/fim_formats.py`
 # Tokens that SmolLM2 was never trained on become the markers.
 MARKERS = {14: "<fim_prefix>", 15: "<fim_suffix>", 16: "<fim_middle>"}
-TRAINED = (3, 5, *MARKERS)  # with `<repo_name>` and `<file_sep>`, which precede other files
+TRAINED = (3, 5, *MARKERS)  # ids of the trained rows; 3 and 5 are `<repo_name>` and `<file_sep>`
 QUANTIZATION = "Q8_0"  # a coarser quantization would lose most of the adapter's changes
 
 
@@ -37,7 +37,7 @@ def write_adapter(path: Path, adapter: Adapter, base: Path) -> None:
 
 @torch.no_grad()
 def read_into(adapter: Adapter, path: Path, base: Path) -> None:
-    """Load an adapter's file into an adapter; ModelError if its shape or base differs."""
+    """Load the parameters of `path` into `adapter`; ModelError if shapes, trained tokens or the base differ."""
     notes, values_by_name = read_adapter(path, base)
     targets = {f"{EMBEDDING}.rows": (adapter.embedding.rows, torch.arange(len(TRAINED)))}
     for name, linear, order in _adapted_matrices(adapter, base):

@@ -1,6 +1,6 @@
-"""Sample gaps in source files: blocks, rests of lines, lines, syntax nodes, spans, and ends of unfinished files.
+"""Sample gaps in source files: blocks, ends of lines, lines, syntax nodes, spans, and ends of unfinished files.
 
-Half of the gaps are blocks of several lines, which teach where to stop. Dull lines (prose, imports) are sampled less.
+Half of the gaps are blocks of several lines, which teach where to stop. Prose, imports and brackets are sampled less.
 """
 
 import random
@@ -12,25 +12,25 @@ from tree_sitter import Node
 from localdflash.text import syntax
 
 SHARES = {"block": 0.5, "rest": 0.2, "line": 0.1, "node": 0.1, "span": 0.05, "open": 0.05}
-MAX_NODE_CHARS = 480  # of a node, and four times those of a span
+MAX_NODE_CHARS = 480  # maximum length of a node; a span is at most a quarter of it
 MAX_OPEN_LINES = 6  # missing at the end of an unfinished file
 BLOCK_LINES = range(2, 13)
 MAX_BLOCK_CHARS = 900
-PLAIN_BLOCK_SHARE = 0.35  # of the blocks: plain ones, any lines inside a node
-FROM_INSIDE_SHARE = 0.4  # of the other blocks: from a later line of the node to its end
+PLAIN_BLOCK_SHARE = 0.35  # share of blocks that are plain: any lines inside a node
+FROM_INSIDE_SHARE = 0.4  # share of the other blocks that start at a later line of the node and reach its end
 MAX_CLIMBS = 5  # steps to a parent, from a leaf of the tree to the missing node
 _LINE = re.compile(r"[^\n]*\S[^\n]*")
 _DULL = re.compile(r"\s*(import\b|from\b|#include|[)\]}>;,]+\s*$)")
 _PROSE = re.compile("comment|string")
-_DULL_SHARE = 0.25  # of the dull lines that are sampled, the share that is used
+_DULL_SHARE = 0.25  # probability that a sampled dull line is used
 
 
 @dataclass(frozen=True)
 class TrainingGap:
-    """Missing text in a file."""
+    """Range of missing text in a file, in characters."""
 
-    kind: str
-    start: int  # in characters; the cursor is here
+    kind: str  # a key of SHARES
+    start: int  # the cursor is here
     end: int
 
     @property
@@ -92,7 +92,10 @@ class GapSampler:
         return end
 
     def _node(self, offset: int, rng: random.Random) -> TrainingGap:
-        """Return a gap that is a node around a character, or the node from a position in its first line on."""
+        """Return a gap from the start of a node around a character, or from inside its first line, to the node's end.
+
+        Without such a node, the gap reaches from the character to the end of its line.
+        """
         node = self._node_at(offset)
         for _ in range(rng.randint(0, MAX_CLIMBS)):
             if node is None or node.parent is None or node.parent.end_byte - node.parent.start_byte > MAX_NODE_CHARS:

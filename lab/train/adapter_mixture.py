@@ -1,4 +1,4 @@
-"""Number of examples per package, and the target's own answers that are mixed in so that it does not forget.
+"""Sample examples from packages, and mix in the target's own chat answers so that it does not forget to chat.
 
 Each language has a fixed share of the examples, divided among its packages by the square root of their sizes.
 """
@@ -21,8 +21,8 @@ from localdflash.text.fim_formats import FimFormat
 from localdflash.text.syntax import language_of
 
 SHARES = {"python": 0.54, "javascript": 0.17, "typescript": 0.2, "tsx": 0.03, "c": 0.02, "cpp": 0.04}
-CHAT_SHARE = 0.07  # of all ids: answers of the target
-MAX_CHAT_TOKENS = 700  # of a prompt with its answer
+CHAT_SHARE = 0.07  # share of all ids that are chat answers of the target
+MAX_CHAT_TOKENS = 700  # maximum length of a prompt with its answer
 
 Texts = Mapping[str, str]
 Sample = TypeVar("Sample")
@@ -38,21 +38,21 @@ def sample_packages(
     sample: Callable[[FimExampleSampler, str, random.Random], Sample],
 ) -> Iterator[Sample]:
     """Yield the results of `sample` for about `count` sampled files, package after package."""
-    found = [read_sources(package) for package in packages]
-    for number, (package, texts, share) in enumerate(zip(packages, found, _shares(found), strict=True)):
+    sources = [read_sources(package) for package in packages]
+    for number, (package, texts, shares) in enumerate(zip(packages, sources, _shares(sources), strict=True)):
         reporter.move(number / len(packages), f"examples from {package.path.name}")
         rng = random.Random(f"{seed}/{package.path.name}")
         counts = [
-            (language, round(part * count + rng.random() - 0.5)) for language, part in share.items() if part * count
+            (language, round(share * count + rng.random() - 0.5)) for language, share in shares.items() if share * count
         ]
         if sum(count_of_language for _, count_of_language in counts):
             yield from _sample_package(texts, counts, encoder, form, rng, sample)
 
 
-def _shares(found: list[dict[str, str]]) -> list[dict[str, float]]:
-    """Return each package's share of all examples, by language."""
-    sizes = [Counter[str]() for _ in found]
-    for size, texts in zip(sizes, found, strict=True):
+def _shares(sources: list[dict[str, str]]) -> list[dict[str, float]]:
+    """Return each package's share of all examples, by language; `sources` has each package's texts by path."""
+    sizes = [Counter[str]() for _ in sources]
+    for size, texts in zip(sizes, sources, strict=True):
         for name, text in texts.items():
             size[language_of(name)] += len(text)
     weights = [{language: size[language] ** 0.5 for language in sorted(size)} for size in sizes]
@@ -91,7 +91,7 @@ def _sample_package(
 
 
 def chat_examples(folder: Path, held_out: bool, tokens: int, seed: int) -> Iterator[FimExample]:
-    """Yield stored answers of a target as examples in random order, up to about `tokens` ids."""
+    """Yield stored answers of a target, held-out ones or others, in random order, up to about `tokens` ids."""
     answers = StoredAnswers.load(folder)
     chosen = np.flatnonzero((answers.index["held_out"] == held_out) & (answers.index["length"] <= MAX_CHAT_TOKENS))
     for number in np.random.default_rng(seed).permutation(chosen):

@@ -13,8 +13,8 @@ from localdflash.lab.train.adapter import AdaptedEmbedding
 from localdflash.lab.train.adapter_data import ExampleIds
 
 CHAT_WEIGHT = 0.2  # loss weight of an id of a chat answer, since answers are long and FIM middles are short
-CHUNK = 128  # rows whose logits are in memory at the same time
-PASS_TOKENS = 768  # maximum of a pass, unless one example is longer; their activations fit into the CPU's caches
+CHUNK_ROWS = 128  # rows whose logits are in memory at the same time
+MAX_PASS_TOKENS = 768  # so that the activations fit into the CPU's caches; a longer example is a pass by itself
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ def _is_middle(example: ExampleIds) -> NDArray[np.bool_]:
 
 
 def group_examples(examples: Sequence[ExampleIds]) -> Iterator[list[ExampleIds]]:
-    """Yield groups of at most `PASS_TOKENS` ids, in order."""
+    """Yield consecutive examples in groups of at most `MAX_PASS_TOKENS` ids."""
     group, count = list[ExampleIds](), 0
     for example in examples:
-        if group and count + len(example.ids) > PASS_TOKENS:
+        if group and count + len(example.ids) > MAX_PASS_TOKENS:
             yield group
             group, count = [], 0
         group.append(example)
@@ -79,7 +79,7 @@ class PassLoss(NamedTuple):
 def weighted_loss(hidden: Tensor, labels: Tensor, weights: Tensor, embedding: AdaptedEmbedding) -> PassLoss:
     """Return the loss of hidden states [N, H], whose next ids are `labels`.
 
-    Only `CHUNK` rows of logits exist at a time, since the gradient is computed together with the loss.
+    Only `CHUNK_ROWS` rows of logits exist at a time, since the gradient is computed together with the loss.
     """
     return PassLoss(*_Loss.apply(hidden, labels, weights, embedding.head, embedding.rows, embedding.tokens))
 
@@ -92,8 +92,8 @@ class _Loss(torch.autograd.Function):
         narrow = hidden.to(head.dtype)
         losses, is_exact = torch.empty(len(labels)), torch.empty(len(labels), dtype=torch.bool)
         grad_hidden, grad_rows = torch.empty_like(hidden), torch.zeros_like(rows)
-        for start in range(0, len(labels), CHUNK):
-            part = slice(start, start + CHUNK)
+        for start in range(0, len(labels), CHUNK_ROWS):
+            part = slice(start, start + CHUNK_ROWS)
             logits = (narrow[part] @ head.T).float()  # [n, V]
             is_exact[part] = logits.argmax(-1) == labels[part]
             gradient = logits.log_softmax(-1)

@@ -24,9 +24,9 @@ from localdflash.models.weights.low_rank import merge, write_vocabulary
 from localdflash.text.fim_formats import detect
 from localdflash.text.tokenizer import Tokenizer
 
-EXAMPLE_TOKENS = 300  # ids of an example, estimated
-HELD_OUT = 600  # held-out examples
-HELD_OUT_CHATS = 20_000  # ids of held-out answers
+EXAMPLE_TOKENS = 300  # estimated length of an example
+HELD_OUT_EXAMPLES = 600
+HELD_OUT_CHAT_TOKENS = 20_000
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def check(work: AdapterWork) -> None:
 
 
 def make_examples(work: AdapterWork, tokens: int, seed: int, reporter: Reporter) -> None:
-    """Write the examples of both splits, unless they exist."""
+    """Write the examples of the training and held-out splits that do not exist yet; downloads missing packages."""
     folder, vocabulary = work.folder / "examples", work.folder / "vocabulary.gguf"
     missing = [name for name in ("train", "held_out") if not (folder / name).exists()]
     if not missing:
@@ -63,9 +63,9 @@ def make_examples(work: AdapterWork, tokens: int, seed: int, reporter: Reporter)
     for name in missing:
         held_out = name == "held_out"
         split_archives = [archive for archive in archives if archive.held_out == held_out]
-        count = HELD_OUT if held_out else tokens // EXAMPLE_TOKENS
-        chats = HELD_OUT_CHATS if held_out else round(tokens * adapter_mixture.CHAT_SHARE)
-        mixed = adapter_mixture.chat_examples(work.answers, held_out, chats, seed) if work.answers else ()
+        count = HELD_OUT_EXAMPLES if held_out else tokens // EXAMPLE_TOKENS
+        chat_tokens = HELD_OUT_CHAT_TOKENS if held_out else round(tokens * adapter_mixture.CHAT_SHARE)
+        mixed = adapter_mixture.chat_examples(work.answers, held_out, chat_tokens, seed) if work.answers else ()
         sample = FimExampleSampler.sample
         sampled = adapter_mixture.sample_packages(split_archives, encoder, form, count, seed, reporter, sample)
         written = adapter_data.write(folder / name, chain(sampled, mixed))

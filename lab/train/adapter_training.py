@@ -1,8 +1,8 @@
 """Training loop of an adapter, up to a total number of tokens over any number of restarts.
 
-The learning rate rises, stays, and falls over the last part of the tokens. A later call may request fewer or more
-tokens. Only the order of the examples is random; it depends on a seed. So a killed run that continues from its last
-checkpoint gives the same numbers as a run that was not killed.
+The learning rate rises, stays, and falls over the last part of the tokens. A resumed run may request another number of
+tokens. Only the order of the examples is random, and it depends on a seed, so a run that is killed and resumed gives
+the same numbers as an uninterrupted run.
 """
 
 import json
@@ -34,8 +34,8 @@ class AdapterSchedule:
     learning_rate: float = 1e-3
     step_tokens: int = 2048  # minimum per optimizer step
     seed: int = 0
-    warm_up: float = 0.005  # share of the tokens over which the rate rises
-    decline: float = 0.3  # share of the tokens over which the rate falls
+    warm_up: float = 0.005  # first share of the tokens, over which the rate rises
+    decline: float = 0.3  # last share of the tokens, over which the rate falls
     save_seconds: float = 600.0
     measure_seconds: float = 2700.0
     measured: int = 24  # held-out examples per language
@@ -114,8 +114,11 @@ class AdapterRun(ResumableRun):
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
-        """Return the loss and the share of exact middles on the first held-out examples, by language."""
-        found: dict[str, float] = {}
+        """Return the loss and the share of exactly predicted middles on the first held-out examples.
+
+        `held_out` and `exact` cover all languages without chat; `loss_LANGUAGE` and `exact_LANGUAGE` one language.
+        """
+        by_language: dict[str, float] = {}
         losses, exact = list[Tensor](), list[bool]()
         languages = self._held_out.index["language"]
         for language in np.unique(languages):
@@ -125,17 +128,17 @@ class AdapterRun(ResumableRun):
                 result = self._loss(Pass.of([example]))
                 own_losses.append(result.losses)
                 own_exact.append(bool(result.is_exact.all()))
-            found[f"loss_{LANGUAGES[language]}"] = torch.cat(own_losses).mean().item()
+            by_language[f"loss_{LANGUAGES[language]}"] = torch.cat(own_losses).mean().item()
             if LANGUAGES[language] != "chat":
-                found[f"exact_{LANGUAGES[language]}"] = sum(own_exact) / len(own_exact)
+                by_language[f"exact_{LANGUAGES[language]}"] = sum(own_exact) / len(own_exact)
                 losses, exact = losses + own_losses, exact + own_exact
-        return {"held_out": torch.cat(losses).mean().item(), "exact": sum(exact) / len(exact), **found}
+        return {"held_out": torch.cat(losses).mean().item(), "exact": sum(exact) / len(exact), **by_language}
 
     def _log_measurement(self, reporter: Reporter) -> None:
-        found = self.measure()
-        self._log(found)
+        values = self.measure()
+        self._log(values)
         draw_adapter_training(self.folder / LOG, self.folder / "training.png")
-        numbers = "  ".join(f"{name} {value:.3f}" for name, value in found.items())
+        numbers = "  ".join(f"{name} {value:.3f}" for name, value in values.items())
         reporter.say(f"step {self.step}  {self.tokens:,} tokens  {numbers}")
 
     def _log(self, values: dict[str, float]) -> None:

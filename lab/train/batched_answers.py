@@ -1,6 +1,6 @@
-"""Answer many prompts at the same time, greedily, and store ids, features and the likeliest tokens.
+"""Let the target answer many prompts in parallel, greedily; store ids, hidden-state features and likeliest tokens.
 
-After a restart, prompts that have an answer are skipped. An answer that repeats itself is ended.
+After a restart, prompts that have an answer are skipped. An answer that repeats itself ends early.
 """
 
 import time
@@ -22,24 +22,25 @@ from localdflash.text.chat_template import Role, TemplateMessage, encode_chat
 from localdflash.text.fim_formats import FimFormat, stop_ids
 from localdflash.text.tokenizer import Tokenizer
 
-FLUSH_SECONDS = 30.0
-MAX_QUESTION = 352  # ids of a question; longer questions are left out
-MAX_COMPLETION_PROMPT = 544  # ids of a completion's prompt
-MAX_ANSWER = 256  # ids
-MAX_COMPLETION = 96  # ids of a completion
+FLUSH_SECONDS = 30.0  # between writes of stored answers to the disk
+# Limits in token ids; prompts that are longer are left out.
+MAX_QUESTION = 352
+MAX_COMPLETION_PROMPT = 544
+MAX_ANSWER = 256
+MAX_COMPLETION = 96
 MAX_ANSWER_BY_KIND = dict.fromkeys(COMPLETIONS, MAX_COMPLETION) | {
     "function": 192,
     "explain": 192,
     "tests": 224,
     "json": 192,
 }
-CONTEXT = 640  # tokens of a slot: the longest prompt with the longest answer
-MAX_PERIOD, MIN_REPEATED_IDS = 40, 48  # ids of the longest repeated stretch; ids that the repetitions must cover
+CONTEXT = 640  # tokens that a slot (one of the parallel sequences) has room for: the longest prompt and answer
+MAX_PERIOD, MIN_REPEATED_IDS = 40, 48  # maximum length of a repeated sequence; minimum length of all repetitions
 
 
 @dataclass
 class _OpenAnswer:
-    """Answer in progress."""
+    """Answer that the target is generating."""
 
     prompt: Question
     prompt_length: int  # ids of the prompt
@@ -47,7 +48,7 @@ class _OpenAnswer:
     taps: list[NDArray[np.float16]]  # features [rows, width] of the ids, one array per step
     likely: list[NDArray[np.void]] = field(default_factory=list)  # LIKELY [1, LIKELY_COUNT] of each token of the answer
 
-    def ending(self, ends: frozenset[int]) -> str | None:
+    def end_reason(self, ends: frozenset[int]) -> str | None:
         """Return why the answer has ended, one of ENDINGS; None if it continues."""
         if len(self.ids) == self.prompt_length:
             return None
@@ -59,7 +60,7 @@ class _OpenAnswer:
 
 
 def ends_in_repetition(ids: Sequence[int]) -> bool:
-    """Return whether the ids end in three or more copies of a stretch, over at least `MIN_REPEATED_IDS` ids."""
+    """Return whether the ids end in three or more copies of a sequence, with at least `MIN_REPEATED_IDS` ids in all."""
     row = np.asarray(ids[-3 * MAX_PERIOD :])
     for period in range(1, min(MAX_PERIOD, len(row) // 3) + 1):
         span = max(3 * period, MIN_REPEATED_IDS)
@@ -69,7 +70,7 @@ def ends_in_repetition(ids: Sequence[int]) -> bool:
 
 
 class PromptEncoder:
-    """Encoder of prompts, by the target's chat template or as FIM prompts; tokens in `ends` end an answer."""
+    """Encoder of questions by the target's chat template, or of FIM prompts; tokens in `ends` end an answer."""
 
     def __init__(self, path: Path, fim: FimFormat | None = None) -> None:
         self.tokenizer = Tokenizer.load(path)
@@ -90,13 +91,13 @@ class PromptEncoder:
 
 @dataclass
 class Progress:
-    """Progress of answering; `unfinished` are the ids of answers in progress."""
+    """Progress of answering. Methods take `unfinished`, the number of ids of answers in progress."""
 
-    requested: int  # answer ids
-    answers: int  # stored
+    requested: int  # answer ids to store in total
+    answers: int  # number of stored answers
     answered: int  # ids of stored answers
-    before: int  # ids of answers that earlier runs stored
-    too_long: int = 0  # prompts that were left out
+    before: int  # ids of the answers that earlier runs stored
+    too_long: int = 0  # number of prompts that were left out
     began: float = field(default_factory=time.monotonic)
 
     def share(self, unfinished: int) -> float:
@@ -121,7 +122,7 @@ def answer_prompts(
     tokens: int,
     reporter: Reporter,
 ) -> None:
-    """Answer prompts until about `tokens` answer ids are stored, earlier runs included."""
+    """Answer prompts until about `tokens` answer ids are stored, including those of earlier runs, or none is left."""
     stored = writer.stored
     done = set(stored["number"].tolist())
     before = int((stored["length"].astype(np.int64) - stored["prompt"]).sum())
@@ -170,10 +171,10 @@ def _fill_slots(
     for slot in range(target.sequences):
         if slot in open_answers:
             continue
-        found = next(waiting, None)
-        if found is None:
+        next_prompt = next(waiting, None)
+        if next_prompt is None:
             break
-        prompt, ids = found
+        prompt, ids = next_prompt
         open_answers[slot] = _OpenAnswer(prompt, len(ids), list(ids), [to_float16(target.begin(slot, ids))])
     return bool(open_answers)
 
@@ -197,14 +198,14 @@ def _store_finished(
     open_answers: dict[int, _OpenAnswer], ends: frozenset[int], writer: AnswerWriter, progress: Progress
 ) -> None:
     for slot, answer in list(open_answers.items()):
-        ended = answer.ending(ends)
-        if ended is None:
+        reason = answer.end_reason(ends)
+        if reason is None:
             continue
         record = {
             "number": answer.prompt.number,
             "kind": KINDS.index(answer.prompt.kind),
             "held_out": int(answer.prompt.held_out),
-            "ended": ENDINGS.index(ended),
+            "ended": ENDINGS.index(reason),
         }
         writer.add(record, np.array(answer.ids, np.uint32), np.concatenate(answer.taps), np.concatenate(answer.likely))
         progress.answers += 1

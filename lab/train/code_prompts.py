@@ -37,9 +37,9 @@ def _of_sources(sources: list[str], seed: str) -> Iterator[Question]:
 
 
 def of_source(source: str, rng: random.Random) -> Iterator[Question]:
-    """Yield one question about each suitable function of a source file, in random order."""
-    found = [function for function in functions(source) if len(function.text) <= MAX_FUNCTION_CHARS]
-    for function in rng.sample(found, len(found)):
+    """Yield at most one random question about each short function of a source file, in random order."""
+    short_functions = [function for function in functions(source) if len(function.text) <= MAX_FUNCTION_CHARS]
+    for function in rng.sample(short_functions, len(short_functions)):
         kind = rng.choices(list(SHARES), list(SHARES.values()))[0]
         text = MAKERS[kind](function, rng)
         if text:
@@ -134,7 +134,7 @@ MAKERS: dict[str, Callable[[SourceFunction, random.Random], str | None]] = {
 
 
 def without_annotations(code: str) -> str | None:
-    """Return a function's code without annotations; None if it has no arguments, or is no function."""
+    """Return a function's code without annotations; None if it is no function, or has no arguments except self."""
     try:
         node = ast.parse(code).body[0]
     except (SyntaxError, ValueError):

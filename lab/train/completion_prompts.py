@@ -1,4 +1,4 @@
-"""FIM prompts for a target: gaps in pinned packages, each at several cursor positions, as if it was being typed.
+"""FIM prompts for a target: gaps in pinned packages, each at several cursor positions, as if the gap was being typed.
 
 The prompts of one gap differ only at their ends, so the prefix cache makes them cheap.
 """
@@ -19,10 +19,10 @@ from localdflash.text.fim_formats import FimFormat
 from localdflash.text.tokenizer import Tokenizer
 
 PROMPTS = {192: 0.3, 256: 0.3, 320: 0.2, 448: 0.15, 544: 0.05}  # maximum tokens of a prompt -> share of the prompts
-MAX_CURSORS = 4  # in a gap
-CURSOR_DISTANCE = (24, 120)  # characters from one cursor to the next
-OPEN_CHARS = 480  # of an unfinished file, in which cursors are placed
-ANSWER_TOKENS = 25  # per gap; SmolLM2 answers 34, but too many gaps do no harm
+MAX_CURSORS = 4  # per gap
+CURSOR_DISTANCE = (24, 120)  # minimum and maximum characters from one cursor to the next
+OPEN_CHARS = 480  # length of the part of an open gap in which cursors are placed
+ANSWER_TOKENS = 25  # estimated per gap; SmolLM2 answers with 34, but too many gaps do no harm
 
 
 def of_corpus(
@@ -44,19 +44,19 @@ def questions_of_gap(maker: FimExampleSampler, name: str, rng: random.Random) ->
     """Return the prompts of a gap in one file, in the order in which it is typed."""
     scene = maker.sample_scene(name, rng)
     max_tokens = rng.choices(list(PROMPTS), list(PROMPTS.values()))[0]
-    found = []
-    for cursor in cursors(scene, rng):
+    questions = []
+    for cursor in sample_cursors(scene, rng):
         word = word_to_heal(scene.text[:cursor], rng)
         prompt = maker.build_prompt(scene, cursor, word, maker.form, max_tokens)
-        found.append(Question(scene.gap.kind, "", False, (), tuple(prompt)))
-    return found
+        questions.append(Question(scene.gap.kind, "", False, (), tuple(prompt)))
+    return questions
 
 
-def cursors(scene: FimScene, rng: random.Random) -> list[int]:
+def sample_cursors(scene: FimScene, rng: random.Random) -> list[int]:
     """Return the cursor positions of a gap: its start, and positions reached while it is typed."""
     gap = scene.gap
     end = min(gap.start + OPEN_CHARS, len(scene.text)) if gap.is_open else gap.end
-    found = [gap.start]
-    while len(found) < MAX_CURSORS and (cursor := found[-1] + rng.randint(*CURSOR_DISTANCE)) < end:
-        found.append(cursor)
-    return found
+    cursors = [gap.start]
+    while len(cursors) < MAX_CURSORS and (cursor := cursors[-1] + rng.randint(*CURSOR_DISTANCE)) < end:
+        cursors.append(cursor)
+    return cursors

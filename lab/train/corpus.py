@@ -1,6 +1,6 @@
 """Training corpus: Python files from the pinned, permissively licensed wheels of `corpus.toml`.
 
-Vendored copies, tests and generated data are left out: the licence does not cover them, or they teach nothing.
+Vendored copies are left out because the licence may not cover them; tests and generated data teach little.
 """
 
 import re
@@ -15,7 +15,7 @@ from pathlib import Path
 from localdflash.base.errors import TrainingError
 
 CORPUS_LIST = Path(__file__).with_name("corpus.toml")
-PACKAGE_BUDGET = 5_000_000  # bytes of one package, so that no house style dominates
+PACKAGE_BUDGET = 5_000_000  # maximum bytes used of one package, so that no house style dominates
 FILE_BYTES = (200, 80_000)  # minimum and maximum of a source file
 SKIPPED_FOLDERS = re.compile(
     r"(^|/)(_?vendor(ed|ized)?|_?extern(als?)?|third_?party|thirdparty|tests?|testing|node_modules|locales?|migrations)(/|$)"
@@ -41,7 +41,7 @@ def read_list(path: Path = CORPUS_LIST) -> list[CorpusPackage]:
 
 
 def fetch(packages: list[CorpusPackage], folder: Path) -> list[tuple[CorpusPackage, Path]]:
-    """Download the wheels into `folder` unless they exist, check their hashes, and return their paths."""
+    """Download missing wheels into `folder`, check all hashes, and return each package's path; else TrainingError."""
     folder.mkdir(parents=True, exist_ok=True)
     requirements = folder / "requirements.txt"
     requirements.write_text("".join(f"{p.name}=={p.version} --hash=sha256:{p.sha256}\n" for p in packages))
@@ -56,12 +56,12 @@ def fetch(packages: list[CorpusPackage], folder: Path) -> list[tuple[CorpusPacka
 
 def _wheel(folder: Path, package: CorpusPackage) -> Path:
     stem = re.sub(r"[-_.]+", "_", package.name).lower()
-    found = [w for w in folder.glob("*.whl") if w.name.lower().startswith(f"{stem}-{package.version}-")]
-    if len(found) != 1:
+    wheels = [w for w in folder.glob("*.whl") if w.name.lower().startswith(f"{stem}-{package.version}-")]
+    if len(wheels) != 1:
         raise TrainingError(
-            f"corpus: expected one wheel of {package.name} {package.version} in {folder}, found {len(found)}"
+            f"corpus: expected one wheel of {package.name} {package.version} in {folder}, found {len(wheels)}"
         )
-    return found[0]
+    return wheels[0]
 
 
 def python_files(wheel: Path) -> Iterator[str]:
@@ -83,7 +83,7 @@ def python_files(wheel: Path) -> Iterator[str]:
 
 
 def source_text(raw: bytes) -> str | None:
-    """Return a hand-written Python file with line feeds and spaces; None for any other file."""
+    """Return the text with line feeds, and spaces for tabs; None unless it looks hand-written and has a usable size."""
     if not FILE_BYTES[0] <= len(raw) <= FILE_BYTES[1]:
         return None
     try:

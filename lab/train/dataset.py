@@ -1,6 +1,6 @@
 """Tokenizer and token files of the corpus.
 
-`tokens.bin` holds uint32 ids (uint16 in older files), `examples.npy` an EXAMPLE_DTYPE per example, counted in ids.
+`tokens.bin` has uint32 ids (uint16 in older files). `examples.npy` has an EXAMPLE_DTYPE per example, in units of ids.
 """
 
 import random
@@ -96,14 +96,14 @@ def _examples_of(sources: list[str], seed: int) -> Iterator[Example]:
         yield from examples(source, random.Random(f"{seed}/{i}"))
 
 
-def write(folder: Path, tokenizer: Tokenizer, found: Iterable[Example]) -> int:
-    """Write the files, without examples of more than 1 024 ids; return the number of ids written."""
+def write(folder: Path, tokenizer: Tokenizer, examples_to_write: Iterable[Example]) -> int:
+    """Write `tokens.bin` and `examples.npy`, skipping examples of more than 1024 ids; return the number of ids."""
     folder.mkdir(parents=True, exist_ok=True)
     ids = special_ids(tokenizer)
     rows: list[tuple[int, int, int, int]] = []
     total = 0
     with (folder / "tokens.bin").open("wb") as file:
-        stream = iter(found)
+        stream = iter(examples_to_write)
         while batch := list(islice(stream, 512)):
             encoded = iter(
                 tokenizer.encode_batch([p for e in batch for p in (*e.prompt, *e.answer) if isinstance(p, str)])

@@ -1,4 +1,8 @@
-"""Training blocks from stored answers: anchors (positions that drafts start from) and the tokens that follow."""
+"""Training blocks for a drafter from stored answers.
+
+A block is one draft: its anchor, the position of the last known token, and the `drafts` tokens that follow. "Taps" are
+the target's hidden-state features, which a drafter reads.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,18 +21,18 @@ MIN_PROMPT_CONTEXT = 12  # ids before the first anchor in a prompt
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks of one sequence for the drafter."""
+    """Blocks of one sequence (prompt and answer) of T tokens."""
 
     taps: Tensor  # features [T, width] float32, of the tokens before the last anchor
     anchors: Tensor  # [N] ascending positions, none above T
-    first: Tensor  # [N] ids at the anchors
+    first: Tensor  # [N] token ids at the anchors
     labels: Tensor  # [N, drafts] positions in the short vocabulary, or NO_TOKEN, or NOT_IN_SHORT
     likely: Tensor  # [N, drafts, LIKELY_COUNT] short-vocabulary positions of the target's likeliest ids; 0 if outside
     shares: Tensor  # [N, drafts, LIKELY_COUNT] their probabilities among these; 0 if outside
 
 
 class BlockSource:
-    """Source of blocks from stored answers. `ids` [size] is the short vocabulary, ascending."""
+    """Source of blocks from stored answers. `ids` is the short vocabulary that the drafter proposes from, ascending."""
 
     def __init__(self, stored: StoredAnswers, drafts: int, ids: NDArray[np.int64], vocab_size: int) -> None:
         self.stored, self.drafts = stored, drafts
@@ -73,7 +77,7 @@ class BlockSource:
                 yield self.blocks(int(number), np.sort(chosen))
 
     def channel_sizes(self, count: int, rng: np.random.Generator) -> Tensor:
-        """Return the RMS of each feature channel [width] over `count` answers, without their first tokens, outliers."""
+        """Return the RMS of each feature channel [width] over `count` answers, without the first token, an outlier."""
         squares, rows = torch.zeros(self.stored.taps.shape[1], dtype=torch.float64), 0
         for number in rng.permutation(self.training)[:count]:
             taps = self.blocks(int(number), self.answer_anchors(int(number))[-1:]).taps[1:]

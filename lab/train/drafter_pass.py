@@ -20,9 +20,9 @@ from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights import gguf
 from localdflash.models.weights.quants import dequantize
 
-INITIAL_NORM_SCALE = 0.3  # of the target's last norm, so that an untrained drafter has low confidence
-SOFT_LABEL_SHARE = 0.75  # of the loss: the target's likeliest tokens; the rest: the token that the target chose
-SMOOTHING = 0.5  # of D-PACE: weight of a slot after a certainly wrong slot
+INITIAL_NORM_SCALE = 0.3  # factor on the target's last norm, so that an untrained drafter has low confidence
+SOFT_LABEL_SHARE = 0.75  # share of the loss on the target's likeliest tokens; the remainder is on the chosen token
+SMOOTHING = 0.5  # of the D-PACE loss: weight of a slot after a certainly wrong slot
 
 
 class TensorRows:
@@ -71,9 +71,9 @@ def check_trainable(config: DFlashConfig) -> None:
 
 
 def start_from(frozen: FrozenTarget, config: DFlashConfig, sizes: Tensor) -> DFlash:
-    """Return a drafter made of the target's last layers; a mixture of experts gets new dense MLPs.
+    """Return a new drafter whose layers are copies of the target's last layers; a mixture of experts gets new MLPs.
 
-    Initially the context is the last feature, normed as the first of these layers does. `sizes` [width]: channel RMS.
+    Its context projection initially passes on the last tapped feature. `sizes` [width] is the RMS of the channels.
     """
     check_trainable(config)
     drafter, hidden = DFlash(config), config.decoder.hidden_size
@@ -110,7 +110,7 @@ def fit_head_norms(drafter: DFlash, frozen: FrozenTarget, blocks: Blocks, sizes:
 
 
 def hidden_of(drafter: DFlash, frozen: FrozenTarget, blocks: Blocks, sizes: Tensor) -> Tensor:
-    """Return the normed hidden states [N, drafts, H] of the slots that propose."""
+    """Return the normed hidden states [N, drafts, H] of the slots that propose tokens."""
     config, count = drafter.config, len(blocks.anchors)
     positions = torch.arange(len(blocks.taps))
     context = drafter.context((blocks.taps / sizes).unsqueeze(0), positions)

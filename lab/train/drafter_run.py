@@ -34,7 +34,7 @@ from localdflash.lab.train.training_prompts import KINDS
 from localdflash.models.weights.gguf import read_header
 
 LOG = "log.jsonl"
-FUSE_SHARE = 0.1  # of the learning rate, since `fc` sums thousands of channels
+FUSE_SHARE = 0.1  # factor on the learning rate of `fc`, which sums thousands of channels
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class Schedule:
 
     learning_rate: float = 3e-3
     sequences: int = 8  # per step
-    anchors: int = 48  # per sequence: positions that drafts start from
-    in_prompt: int = 0  # further anchors, in the prompt
-    warm_up: int = 15  # steps
+    anchors: int = 48  # positions per answer that drafts start from
+    in_prompt: int = 0  # further anchors per sequence, in its prompt
+    warm_up: int = 15  # steps over which the rate rises
     average: float = 0.98  # decay of the weight average, reached after the first steps
     save_seconds: float = 300.0  # of wall-clock time
     measure_seconds: float = 300.0  # of processor time
-    measured: int = 24  # held-out answers
+    measured: int = 24  # number of held-out answers in a measurement
 
 
 class StoredAnswersRun(ResumableRun):
@@ -65,7 +65,7 @@ class StoredAnswersRun(ResumableRun):
         self.resume()
 
     def train(self, source: BlockSource, minutes: float, reporter: Reporter) -> None:
-        """Train for more minutes; Ctrl-C saves a checkpoint."""
+        """Train for `minutes` more; Ctrl-C saves a checkpoint."""
         schedule = self.schedule
         stream = source.endless(schedule.anchors, np.random.default_rng([7, self.step]), schedule.in_prompt)
         began, last_measured, seconds, smooth = time.monotonic(), self.spent, minutes * 60, dict[str, float]()
@@ -110,17 +110,17 @@ class StoredAnswersRun(ResumableRun):
     @torch.no_grad()
     def measure(self, source: BlockSource, count: int) -> dict[str, float]:
         """Return the tokens per verify step of the averaged weights on held-out answers, overall and by kind."""
-        tokens, passes = defaultdict[str, int](int), defaultdict[str, int](int)
+        tokens, steps = defaultdict[str, int](int), defaultdict[str, int](int)
         for number in source.held_out[:count]:
             anchors = source.answer_anchors(int(number))
             blocks = source.blocks(int(number), anchors)
             accepted = count_accepted(logits_of(self.average, self.frozen, blocks, self.sizes), blocks.labels)
             for name in ("held_out", f"held_out_{KINDS[source.stored.index[number]['kind']]}"):
                 tokens[name] += len(anchors)
-                passes[name] += count_verify_steps(accepted)
-        found = {name: tokens[name] / passes[name] for name in tokens}
-        self.tau = found.get("held_out", 0.0)
-        return found
+                steps[name] += count_verify_steps(accepted)
+        taus = {name: tokens[name] / steps[name] for name in tokens}
+        self.tau = taus.get("held_out", 0.0)
+        return taus
 
     def _log_measurement(self, source: BlockSource, reporter: Reporter) -> None:
         values = self.measure(source, self.schedule.measured)
@@ -162,8 +162,8 @@ class StoredAnswersRun(ResumableRun):
 
 def product_type() -> torch.dtype:
     """Return the type of matrix products: bfloat16 if this CPU has units for it (twice as fast), else float32."""
-    found = torch.cpu.get_capabilities()
-    return torch.bfloat16 if found.get("avx512_bf16") or found.get("amx_bf16") else torch.float32
+    features = torch.cpu.get_capabilities()
+    return torch.bfloat16 if features.get("avx512_bf16") or features.get("amx_bf16") else torch.float32
 
 
 def autocast_to(dtype: torch.dtype) -> torch.autocast:

@@ -30,8 +30,8 @@ class DrafterOptions:
     """Options of a drafter's shape."""
 
     layers: int
-    block_size: int  # slots
-    short: int  # tokens of the short vocabulary
+    block_size: int  # slots of a draft, including the anchor's
+    short: int  # size of the short vocabulary, the tokens that the drafter can propose
     mask: str | None = None  # special token in slots whose token is unknown; None: one that the target does not use
     start: Path | None = None  # a drafter to start from; its shape and short vocabulary have precedence
     from_anchor: bool = False  # whether slot 0 proposes too
@@ -46,7 +46,7 @@ def prepare(
     schedule: Schedule,
     report: Callable[[str], None],
 ) -> tuple[StoredAnswersRun, BlockSource]:
-    """Return a run that starts or resumes in `run_folder`, and the source of its blocks, the answers below `folder`."""
+    """Return a run that starts or resumes in `run_folder`, and the source of its blocks: the answers in `folder`."""
     stored = StoredAnswers.load(folder / "answers")
     tokenizer = Tokenizer.load(target)
     run_folder.mkdir(parents=True, exist_ok=True)

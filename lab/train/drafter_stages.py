@@ -46,7 +46,7 @@ class DrafterWork:
 def write_prompts(
     folder: Path, sources: Sequence[str], make_questions: Callable[[], Iterable[Question]], reporter: Reporter
 ) -> None:
-    """Write the prompts, unless they exist; `sources` names where they come from."""
+    """Write the prompts and the names of their sources, unless the file exists; TrainingError without prompts."""
     path = folder / PROMPTS
     if path.exists():
         return
@@ -60,14 +60,14 @@ def write_prompts(
 
 
 def check_sources(folder: Path, sources: Sequence[str]) -> None:
-    """Raise TrainingError if a folder has prompts of other sources."""
+    """Raise TrainingError if the folder's prompts come from other sources."""
     about = folder / SOURCES
     if about.exists() and json.loads(about.read_text(encoding="utf-8")) != list(sources):
         raise TrainingError(f"{folder / PROMPTS} was made from other sources ({about}); use another folder")
 
 
-def plan(work: DrafterWork) -> TrainingNeeds:
-    """Return the resources that the job needs; raise an error if the job is impossible."""
+def check_and_plan(work: DrafterWork) -> TrainingNeeds:
+    """Return the memory, disk space and slots that the job needs; raise an error if the job cannot run here."""
     header = read_header(work.target)
     if len(header.files) > 1:
         raise TrainingError(f"{work.target}: training reads one file; join its parts with llama-gguf-split --merge")
@@ -98,7 +98,7 @@ def _check_answers(work: DrafterWork, taps: tuple[int, ...]) -> None:
 
 
 def taps_of(work: DrafterWork) -> tuple[int, ...]:
-    """Return the target's layers whose outputs, the features, are stored."""
+    """Return the target layers whose outputs are stored as features for the drafter."""
     if work.taps:
         return work.taps
     if (work.folder / "answers" / "target.json").exists():

@@ -34,7 +34,7 @@ class DrafterRun:
 
 @dataclass(frozen=True)
 class Batch:
-    """Batch of padded sequences, and of blocks cut out of them."""
+    """Batch of padded sequences, and the blocks (drafts) at random anchors in them."""
 
     ids: Tensor  # [B, S]
     anchors: Tensor  # [B, N], positions
@@ -108,7 +108,7 @@ def block_logits(drafter: DFlash, target: Decoder, batch: Batch) -> Tensor:
 
 
 def loss_of(logits: Tensor, labels: Tensor, gamma: float) -> tuple[Tensor, float]:
-    """Return the weighted cross-entropy, and the mean accepted length of argmax drafts, bonus included."""
+    """Return the weighted cross-entropy, and the mean accepted length of greedy drafts with the target's own token."""
     each = F.cross_entropy(logits.flatten(0, 2).float(), labels.flatten(), reduction="none", ignore_index=-100)
     weights = torch.exp(-(torch.arange(labels.shape[-1], device=labels.device) - 1.0) / gamma)
     weights = torch.where(labels == -100, 0.0, weights)

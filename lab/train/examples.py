@@ -1,6 +1,6 @@
 """Training examples from Python sources: code, fill-in-the-middle, and chats that write, explain and edit code.
 
-An example is a sequence of texts and special tokens, so a special token's spelling in source code stays text.
+An example is a sequence of texts and special tokens, so that source code which spells a special token remains text.
 """
 
 import ast
@@ -124,7 +124,7 @@ class SourceFunction:
 
 
 def functions(source: str) -> Iterator[SourceFunction]:
-    """Return the functions of a source of suitable size, with a body on separate lines."""
+    """Yield the functions of suitable size whose body starts on its own line; nothing for invalid code."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
@@ -184,7 +184,7 @@ def edit_question(instruction: str, code: str) -> str:
 
 
 def _edit(code: str, rng: random.Random) -> Example | None:
-    """Return a synthetic change with its instruction: the answer is the whole changed code."""
+    """Return a chat that requests a random change and answers with all of the changed code; None if none applies."""
     change = rng.choice((rename, rename, change_number, remove_line, add_line))(code, rng)
     if change is None:
         return None
@@ -205,7 +205,7 @@ KEYWORDS = frozenset(
 
 
 def rename(code: str, rng: random.Random) -> CodeChange | None:
-    """Rename one identifier that occurs more than once."""
+    """Rename one identifier that occurs more than once; None if there is none, or the new name exists."""
     names = re.findall(r"\b[a-z_][a-z_0-9]{2,}\b", code)
     repeated = sorted({n for n in names if names.count(n) > 1 and n not in KEYWORDS})
     if not repeated:
@@ -220,7 +220,7 @@ def rename(code: str, rng: random.Random) -> CodeChange | None:
 
 
 def change_number(code: str, rng: random.Random) -> CodeChange | None:
-    """Change one number that occurs once."""
+    """Change one number that occurs once; None if there is none, or it would not change."""
     numbers = re.findall(r"\b\d+\b", code)
     single = sorted({n for n in numbers if numbers.count(n) == 1})
     if not single:
@@ -232,7 +232,7 @@ def change_number(code: str, rng: random.Random) -> CodeChange | None:
 
 
 def remove_line(code: str, rng: random.Random) -> CodeChange | None:
-    """Remove one line that occurs once and is not the first."""
+    """Remove one line that occurs once and is not the first; None if fewer than three qualify."""
     lines = code.split("\n")
     single = [i for i in range(1, len(lines)) if lines[i].strip() and lines.count(lines[i]) == 1]
     if len(single) < 3:
@@ -242,7 +242,7 @@ def remove_line(code: str, rng: random.Random) -> CodeChange | None:
 
 
 def add_line(code: str, rng: random.Random) -> CodeChange | None:
-    """Remove one line, and ask to add it after the line before: the inverse of `remove_line`."""
+    """Return the inverse of `remove_line`: the code without one line, and the instruction to add it again, or None."""
     lines = code.split("\n")
     single = [
         i for i in range(2, len(lines)) if lines[i].strip() and lines.count(lines[i - 1]) == 1 and lines[i - 1].strip()

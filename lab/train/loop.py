@@ -58,11 +58,11 @@ def initialise(model: nn.Module) -> None:
 
 
 def build_optimizers(model: nn.Module, learning_rate: float) -> list[torch.optim.Optimizer]:
-    """Return Muon for the hidden matrices, AdamW for the rest."""
+    """Return Muon for the hidden matrices, and AdamW for embeddings, head and norms."""
     named = list(model.named_parameters())
     matrices = [p for name, p in named if p.ndim == 2 and "embed" not in name and "lm_head" not in name]
-    rest = [p for name, p in named if p.ndim != 2 or "embed" in name or "lm_head" in name]
-    return [Muon(matrices, learning_rate), torch.optim.AdamW(rest, learning_rate, (0.9, 0.95), weight_decay=0.0)]
+    others = [p for name, p in named if p.ndim != 2 or "embed" in name or "lm_head" in name]
+    return [Muon(matrices, learning_rate), torch.optim.AdamW(others, learning_rate, (0.9, 0.95), weight_decay=0.0)]
 
 
 class TrainingRun(ResumableRun):

@@ -1,4 +1,4 @@
-"""Prompts from a user's file, repository or chats; all data stay on this machine."""
+"""Training prompts from a user's file, repository or chats; all data stay on this machine."""
 
 import json
 import os
@@ -20,7 +20,7 @@ SKIPPED = frozenset({"node_modules", "site-packages", "build", "dist", "__pycach
 
 
 def of_file(path: Path) -> Iterator[Question]:
-    """Yield the questions of a JSON Lines file, texts or objects with a `text`; TrainingError names the line."""
+    """Yield the questions of a JSON Lines file of strings or objects with a `text`; TrainingError for a bad line."""
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise TrainingError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB; split it")
@@ -37,10 +37,10 @@ def of_file(path: Path) -> Iterator[Question]:
 
 def _text_of(line: str) -> str | None:
     try:
-        found = json.loads(line)
+        value = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    text = found.get("text") if isinstance(found, dict) else found
+    text = value.get("text") if isinstance(value, dict) else value
     return text if isinstance(text, str) and text.strip() else None
 
 

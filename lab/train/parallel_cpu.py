@@ -54,7 +54,7 @@ class _ActivationBuffers:
 
 
 class ParallelCpuTarget:
-    """See `ParallelTarget`."""
+    """`Parallel` on the CPU engine: slots of `context` tokens; `taps` are 0-based layers."""
 
     def __init__(self, path: Path, sequences: int, context: int, taps: Sequence[int]) -> None:
         packed = open_target(path)

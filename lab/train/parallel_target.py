@@ -25,7 +25,7 @@ class ParallelStep(NamedTuple):
 
 
 class Parallel(Protocol):
-    """Engine with `sequences` slots, each for one conversation; features: the outputs of the layers `taps`."""
+    """Engine that decodes `sequences` conversations, each in a slot; features are the outputs of some layers."""
 
     sequences: int
     hidden_size: int

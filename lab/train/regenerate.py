@@ -22,8 +22,8 @@ MIX = {
     "explain": (0.08, 64),
     "fim_line": (0.10, 32),
 }
-BATCH = 96  # prompts answered at once
-PROMPT_LIMIT = 640  # ids; longer prompts are left out
+BATCH = 96  # number of prompts that are answered at the same time
+PROMPT_LIMIT = 640  # maximum token ids of a prompt; longer prompts are left out
 
 
 class BatchCache:

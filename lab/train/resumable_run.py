@@ -101,5 +101,5 @@ class ResumableRun(ABC):
 
 
 def smoothed(before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
-    """Return exponential averages of the numbers of each step."""
+    """Return the exponential averages `before`, updated with the numbers `now` of one step."""
     return {name: (1 - SMOOTHING) * before.get(name, value) + SMOOTHING * value for name, value in now.items()}

@@ -4,8 +4,8 @@ Most of a quantized drafter's step reads the head, and a few ten thousand tokens
 Tokens are counted in the model's own output, since tokens outside the list are never proposed. The target's head is
 unmodified, so answers do not change.
 
-A drafter's files have the ids (`short` in dflash_config.py). During training the run's folder has them, in a
-safetensors file of one tensor, `ids`.
+A drafter's files contain the ids (`short` in dflash_config.py). During training, a safetensors file in the run's folder
+contains them, as its only tensor `ids`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,11 +22,11 @@ FILE = "short_vocabulary.safetensors"
 
 
 class ShortVocabulary(NamedTuple):
-    """Token ids in ascending order (so that the lowest id wins a tie), and the share of output that they cover."""
+    """Chosen token ids, ascending so that the lowest id wins a tie, and the share of the target's output they cover."""
 
     ids: Tensor  # int32 [size]
     coverage: float  # share of the counted tokens that are in `ids`; 1.0 if nothing was counted
-    counted: int
+    counted: int  # number of counted tokens
 
 
 def count(ids: Iterable[Sequence[int]], vocab_size: int, size: int, always: Sequence[int] = ()) -> ShortVocabulary:
@@ -45,10 +45,10 @@ def count(ids: Iterable[Sequence[int]], vocab_size: int, size: int, always: Sequ
         counts.index_add_(0, tokens, torch.ones_like(tokens))
     rank = counts.clone()
     rank[check_ids(fixed, vocab_size)] = torch.iinfo(torch.int64).max
-    chosen = torch.argsort(rank, descending=True, stable=True)[:size].sort().values
+    short_ids = torch.argsort(rank, descending=True, stable=True)[:size].sort().values
     total = int(counts.sum())
-    coverage = int(counts[chosen].sum()) / total if total else 1.0
-    return ShortVocabulary(chosen.to(torch.int32), coverage, total)
+    coverage = int(counts[short_ids].sum()) / total if total else 1.0
+    return ShortVocabulary(short_ids.to(torch.int32), coverage, total)
 
 
 def save(path: Path, short: ShortVocabulary) -> None:

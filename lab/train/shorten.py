@@ -17,11 +17,11 @@ from localdflash.models.weights.gguf import GGUFHeader
 
 
 def drafters_in(folder: Path) -> list[Path]:
-    """Return the drafter's files in a folder; TrainingError if there is none."""
-    found = [path for name in ("drafter.gguf", "drafter.safetensors") if (path := folder / name).is_file()]
-    if not found:
+    """Return the paths of the GGUF and the safetensors drafter in a folder; TrainingError if neither exists."""
+    drafters = [path for name in ("drafter.gguf", "drafter.safetensors") if (path := folder / name).is_file()]
+    if not drafters:
         raise TrainingError(f"{folder}: no drafter; run `localdflash train drafter {folder}` first")
-    return found
+    return drafters
 
 
 def check(drafter: Path, target: GGUFHeader) -> None:
@@ -73,7 +73,10 @@ def answers_of(data: Dataset) -> Iterator[list[int]]:
 
 
 def count_answers(folder: Path, vocab_size: int, size: int, ends: frozenset[int]) -> ShortVocabulary:
-    """Return the `size` most frequent tokens of the answers in `folder`, end tokens included."""
+    """Return the `size` most frequent tokens of the answers in `folder`, always including the end tokens.
+
+    UsageError if `size` is not below `vocab_size`; TrainingError without answers.
+    """
     if size >= vocab_size:
         raise UsageError(f"--size {size}: expected less than the {vocab_size} tokens of the target's vocabulary")
     if not (folder / "examples.npy").is_file():

@@ -1,4 +1,4 @@
--- What is there before setup(): the command, the highlight groups and the <Plug> maps. Nothing is started here.
+-- Defines the command, the highlight groups and the <Plug> maps before setup(). Starts nothing.
 if vim.g.loaded_localdflash then
   return
 end

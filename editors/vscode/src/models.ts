@@ -1,4 +1,4 @@
-/** Choosing the model: what `localdflash models list` knows, or a file. */
+/** Choice of the model: from the output of `localdflash models list`, or a file. */
 
 import { execFile } from 'node:child_process';
 import { homedir } from 'node:os';
@@ -15,7 +15,7 @@ interface Choice extends vscode.QuickPickItem {
     missing?: boolean;
 }
 
-/** Let the user choose and write the setting; the server starts again by that. */
+/** Let the user choose a model and write the setting, which restarts the server. */
 export async function choose(log: vscode.LogOutputChannel): Promise<void> {
     const chosen = await vscode.window.showQuickPick(choices(log), {
         title: 'localdflash: the model that completes',

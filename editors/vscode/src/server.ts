@@ -1,6 +1,6 @@
 /**
- * The language server's process: started, watched, started again when it ends, given up with one message when that does
- * not help. Nothing here speaks to the user for a single request.
+ * Language server process: start it, restart it when it ends, and give up with one message after repeated failures.
+ * Failures of single requests go only to the log.
  */
 
 import { homedir } from 'node:os';
@@ -11,7 +11,7 @@ import * as settings from './settings';
 import { Endings, UNKNOWN, type State, type Status } from './state';
 
 const HANDSHAKE_TIMEOUT_MS = 30_000; // Python's imports from a cold disk take seconds
-const FAREWELL = 2_000; // milliseconds to end in
+const STOP_TIMEOUT_MS = 2_000;
 
 export class Server implements vscode.Disposable {
     private readonly changed = new vscode.EventEmitter<State>();
@@ -21,7 +21,7 @@ export class Server implements vscode.Disposable {
     private turn: Promise<void> = Promise.resolve();
     private now: State = { is: 'off' };
 
-    /** `silent`: whether nothing is to be shown in a document; `asked` by hand or not. */
+    /** `silent` returns whether a document gets no completions; `asked`: the user requested one explicitly. */
     constructor(
         private readonly log: vscode.LogOutputChannel,
         private readonly silent: (document: vscode.TextDocument, asked: boolean) => boolean,
@@ -32,7 +32,7 @@ export class Server implements vscode.Disposable {
         return this.now;
     }
 
-    /** Stop what runs and start as the settings say, unless they say not to. Calls wait for each other. */
+    /** Stop the server, and start it if the settings enable it. Concurrent calls run one after the other. */
     restart(): Promise<void> {
         this.endings = new Endings();
         return this.next(() => (settings.enabled() ? this.start() : Promise.resolve(this.become({ is: 'off' }))));
@@ -60,7 +60,7 @@ export class Server implements vscode.Disposable {
         const client = new QuietClient(
             'localdflash',
             'localdflash',
-            // Not in the workspace: Windows looks there for the program first.
+            // Not in the workspace: Windows would look for the program there first.
             { command: launch.command, args: launch.args, options: { cwd: homedir() } },
             this.options(launch, () => this.ended(client)),
         );
@@ -80,7 +80,7 @@ export class Server implements vscode.Disposable {
 
     private options({ deadlineMs, nextEdit }: settings.Launch, ended: () => void): LanguageClientOptions {
         return {
-            // Not what lies elsewhere than on disk: the server reads around a file.
+            // Only documents on this disk, because the server also reads neighbouring files.
             documentSelector: [{ scheme: 'file' }, { scheme: 'untitled' }, { scheme: 'vscode-notebook-cell' }],
             initializationOptions: { push: false, status: true, deadlineMs, nextEdit },
             outputChannel: this.log,
@@ -103,7 +103,7 @@ export class Server implements vscode.Disposable {
         };
     }
 
-    /** A server went away unasked. One that never ran fails in `start`. */
+    /** Handle a running server that ended unexpectedly; `start` handles a server that never ran. */
     private ended(client: LanguageClient): void {
         if (client !== this.client || this.now.is !== 'running') {
             return;
@@ -120,7 +120,7 @@ export class Server implements vscode.Disposable {
         const client = this.client;
         this.client = undefined;
         if (client?.needsStop()) {
-            await client.stop(FAREWELL).catch((error: unknown) => this.log.warn(String(error)));
+            await client.stop(STOP_TIMEOUT_MS).catch((error: unknown) => this.log.warn(String(error)));
         }
     }
 
@@ -151,7 +151,7 @@ export class Server implements vscode.Disposable {
     }
 }
 
-/** Writes what goes wrong to the log and never opens a message: there would be one for each key. */
+/** Client that writes errors only to the log, because error messages would appear for each key. */
 class QuietClient extends LanguageClient {
     override error(message: string, data?: unknown): void {
         super.error(message, data, false);

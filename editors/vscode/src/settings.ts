@@ -1,4 +1,4 @@
-/** The settings of the extension, read afresh whenever they are asked for. */
+/** Settings of the extension; every function reads their current values. */
 
 import { homedir } from 'node:os';
 import * as path from 'node:path';
@@ -17,7 +17,7 @@ export interface Launch {
     nextEdit: boolean;
 }
 
-/** How to start the server. */
+/** Return the command line and the options with which to start the server. */
 export function launch(): Launch {
     const settings = vscode.workspace.getConfiguration(SECTION);
     const chosen = pair();
@@ -29,7 +29,7 @@ export function launch(): Launch {
     };
 }
 
-/** The model; empty for what localdflash itself is set to. */
+/** Return the id or file of the pair; empty means the default of localdflash's own settings. */
 export function pair(): string {
     return vscode.workspace.getConfiguration(SECTION).get<string>('pair', '').trim();
 }
@@ -39,7 +39,7 @@ export async function setPair(chosen: string): Promise<void> {
     await settings.update('pair', chosen || undefined, vscode.ConfigurationTarget.Global);
 }
 
-/** Open the settings where they can be changed: what is executed over SSH, in WSL or in a container is set there. */
+/** Open the settings: the remote ones in an SSH, WSL or container window, because the server runs there. */
 export async function open(query: string): Promise<void> {
     const which = vscode.env.remoteName ? 'openRemoteSettings' : 'openSettings';
     await vscode.commands.executeCommand(`workbench.action.${which}`, { query });
@@ -54,13 +54,13 @@ export function enabledFor(document: vscode.TextDocument): boolean {
     return isOn(settings.get<Record<string, unknown>>('languages', {}), document.languageId);
 }
 
-/** Turn completions on or off: in the workspace where it has a say, else for the user. */
+/** Turn completions on or off: in the workspace settings if they have a value, else in the user's. */
 export async function toggle(): Promise<void> {
     const settings = vscode.workspace.getConfiguration(SECTION);
     await settings.update('enabled', !enabled(), target(settings.inspect('enabled')?.workspaceValue !== undefined));
 }
 
-/** The same for the language of a document. */
+/** Turn completions on or off for the language of a document. */
 export async function toggleLanguage(document: vscode.TextDocument): Promise<void> {
     const settings = vscode.workspace.getConfiguration(SECTION, document);
     const set = settings.inspect<Record<string, boolean>>('languages');
@@ -70,7 +70,7 @@ export async function toggleLanguage(document: vscode.TextDocument): Promise<voi
     await settings.update('languages', after, target(inWorkspace));
 }
 
-/** Whether a change of settings needs another server. */
+/** Return whether a change of settings requires a restart of the server. */
 export function needsRestart(change: vscode.ConfigurationChangeEvent): boolean {
     return [...AT_START, 'enabled'].some((name) => change.affectsConfiguration(`${SECTION}.${name}`));
 }

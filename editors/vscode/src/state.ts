@@ -1,6 +1,6 @@
-/** What the extension knows of its server, and how the status bar says it. No editor in here: it is tested without one. */
+/** State of the server, and its text in the status bar. Imports no editor API, so that tests need no editor. */
 
-/** `didChangeStatus`, as the server sends it. */
+/** Parameters of the server's notification `didChangeStatus`. */
 export interface Status {
     kind: 'Normal' | 'Warning' | 'Error' | 'Inactive';
     busy: boolean;
@@ -19,7 +19,7 @@ export type State =
     | { is: 'running'; status: Status };
 
 export interface Presentation {
-    /** Of the status bar item; `$(name)` is an icon. */
+    /** Text of the status bar item; `$(name)` is an icon. */
     text: string;
     /** Lines of the tooltip, plain text. */
     lines: string[];
@@ -37,7 +37,7 @@ export const UNKNOWN: Status = {
     accepted: 0,
 };
 
-/** What keeps completions from the present editor although the server runs. */
+/** Reason why the active editor gets no completions although the server runs. */
 export interface Silence {
     /** A few words for the status bar. */
     state: string;
@@ -108,7 +108,7 @@ export class Endings {
     }
 }
 
-/** Whether completions are on for a language: what is said of it, else what is said of `*`, else yes. */
+/** Return whether completions are on for a language: its setting, else the setting of `*`, else true. */
 export function isOn(languages: Record<string, unknown>, language: string): boolean {
     const said = Object.hasOwn(languages, language) ? languages[language] : languages['*'];
     return said !== false;

@@ -1,4 +1,4 @@
-/** The item in the status bar. */
+/** Status bar item: state of the server, or why the active editor gets no completions. */
 
 import * as vscode from 'vscode';
 import * as settings from './settings';
@@ -6,7 +6,7 @@ import type { Server } from './server';
 import type { Snooze } from './snooze';
 import { present, type Silence, type State } from './state';
 
-const CALM = 400; // milliseconds that work must last to be shown: most answers are there sooner
+const BUSY_DELAY_MS = 400; // requests that take less time, which most do, are not shown as busy
 
 export class StatusBar implements vscode.Disposable {
     private readonly item = vscode.window.createStatusBarItem('localdflash', vscode.StatusBarAlignment.Right, 100);
@@ -41,7 +41,7 @@ export class StatusBar implements vscode.Disposable {
         clearTimeout(this.timer);
         const state = this.server.state;
         if (state.is === 'running' && state.status.busy) {
-            this.timer = setTimeout(() => this.show(state), CALM);
+            this.timer = setTimeout(() => this.show(state), BUSY_DELAY_MS);
             this.show({ ...state, status: { ...state.status, busy: false } });
         } else {
             this.show(state);
@@ -58,7 +58,7 @@ export class StatusBar implements vscode.Disposable {
     }
 }
 
-/** Why the present editor gets no completions. */
+/** Return why the active editor gets no completions; undefined if it gets them. */
 function silence(snoozed: Date | undefined): Silence | undefined {
     if (snoozed) {
         const time = snoozed.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' });

@@ -1,1 +1,1 @@
-"""The benchmark of pairs that chat: their own template, every way to decode in turn, what a user waits for."""
+"""Chat benchmark: all decoding modes interleaved on prompts in the model's chat template, and waiting times."""

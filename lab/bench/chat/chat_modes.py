@@ -23,7 +23,7 @@ PLAIN, DRAFTING, DFLASH, LOOKUP, FORCED, LLAMA = "plain", "drafting", "dflash", 
 
 
 class Hosts(NamedTuple):
-    """Host pair, and the same target without drafters."""
+    """Pair with its drafters, and a pair with a second copy of its target and without drafters; neither on CUDA."""
 
     drafting: HostPair
     plain: HostPair
@@ -43,13 +43,13 @@ class ChatModes:
 
 
 @contextmanager
-def opened(loaded: LoadedPair, options: Options) -> Iterator[ChatModes]:
+def open_chat_modes(loaded: LoadedPair, options: Options) -> Iterator[ChatModes]:
     """Yield the modes of a pair that was loaded with `options`."""
-    with decoding_modes.opened(loaded, options) as modes:
+    with decoding_modes.open_modes(loaded, options) as modes:
         pairs: dict[str, Pair] = {PLAIN: modes.plain, DRAFTING: loaded.pair}
         if loaded.host is None:
-            if modes.blocks:
-                pairs[FORCED] = modes.blocks
+            if modes.dflash_alone:
+                pairs[FORCED] = modes.dflash_alone
             yield ChatModes(pairs)
             return
         assert isinstance(modes.plain, HostPair)
@@ -60,17 +60,20 @@ def opened(loaded: LoadedPair, options: Options) -> Iterator[ChatModes]:
 
 
 def _single_drafter_modes(drafting: HostPair, plain: Target, options: Options) -> dict[str, Pair]:
-    """Return the pair with one drafter: DFlash over the target with features, lookup over the one without."""
+    """Return the modes that use one drafter; none for a pair without DFlash.
+
+    DFlash needs the target that computes hidden-state features; lookup runs on the faster target without features.
+    """
     models = [drafter for drafter in drafting.drafters if drafter.is_model]
     if not models:
         return {}
 
-    def alone(target: Target, drafter: Drafter) -> HostPair:
+    def single_drafter_pair(target: Target, drafter: Drafter) -> HostPair:
         return HostPair(target, [drafter], (options.costs or calibrate)(target, [drafter]))
 
     return {
-        DFLASH: alone(drafting.target, models[0]),
-        LOOKUP: alone(plain, LookupDrafter()),
+        DFLASH: single_drafter_pair(drafting.target, models[0]),
+        LOOKUP: single_drafter_pair(plain, LookupDrafter()),
         FORCED: HostPair(drafting.target, models, Always(models[0].name)),
     }
 

@@ -1,4 +1,4 @@
-"""Draw a chat benchmark: acceptance by category and slot, and speed and acceptance as the context grows."""
+"""Draw a chat benchmark: acceptance by category and slot (position in the draft), and speed by context length."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    """Write a PNG or an SVG."""
+    """Draw the result of `chat_run.run` as a PNG or an SVG, by the suffix of `path`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 4.2), layout="constrained")
@@ -18,11 +18,11 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 
 def _draw_slots(axes: Any, accepted: dict[str, list[float]]) -> None:
-    """Draw the acceptance by category and slot; slots without drafts stay empty."""
+    """Draw the acceptance by category and slot; slots that were never drafted stay empty."""
     slots = max(map(len, accepted.values()), default=0) or 1
     shares = np.full((max(len(accepted), 1), slots), np.nan)
-    for row, shares_of_one in enumerate(accepted.values()):
-        shares[row, : len(shares_of_one)] = shares_of_one
+    for row, category_shares in enumerate(accepted.values()):
+        shares[row, : len(category_shares)] = category_shares
     axes.imshow(shares, vmin=0, vmax=1, aspect="auto", cmap="viridis")
     for (row, slot), share in np.ndenumerate(shares):
         if not np.isnan(share):
@@ -37,15 +37,15 @@ def _draw_context(axes: Any, points: list[dict[str, Any]]) -> None:
     contexts = [point["context"] for point in points]
     for mode in points[0]["tok_s"] if points else ():
         axes.plot(contexts, [point["tok_s"][mode] for point in points], marker="o", label=f"{mode}, tokens/s")
-    axes.set(title="As the context grows", xlabel="tokens of context", ylabel="tokens a second", ylim=(0, None))
+    axes.set(title="As the context grows", xlabel="tokens of context", ylabel="tokens per second", ylim=(0, None))
     if not points:
         return
     axes.set_xscale("log", base=2)
     axes.set_xticks(contexts, labels=contexts)
-    beside = axes.twinx()
+    tau_axes = axes.twinx()
     for mode in points[0]["tau"]:
         taus = [point["tau"][mode] for point in points]
-        beside.plot(contexts, taus, marker="x", linestyle=":", label=f"{mode}, tokens per verify")
-    beside.set(ylabel="tokens per verify", ylim=(1, None))
-    lines = [*axes.get_legend_handles_labels()[0], *beside.get_legend_handles_labels()[0]]
+        tau_axes.plot(contexts, taus, marker="x", linestyle=":", label=f"{mode}, tokens per verify step")
+    tau_axes.set(ylabel="tokens per verify step", ylim=(1, None))
+    lines = [*axes.get_legend_handles_labels()[0], *tau_axes.get_legend_handles_labels()[0]]
     axes.legend(lines, [line.get_label() for line in lines], frameon=False, fontsize=8)

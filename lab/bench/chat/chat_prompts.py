@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from localdflash.base.errors import UsageError
-from localdflash.lab.bench.prompt_set import FOLDER, DocumentedFunction, choose, functions_of, sound_change
+from localdflash.lab.bench.prompt_set import FOLDER, DocumentedFunction, choose, functions_of, valid_change
 from localdflash.lab.train.examples import fenced
 
 ChatCategory = Literal["function", "explain", "edit", "types", "tests", "talk", "json"]
@@ -26,8 +26,8 @@ MAX_TOKENS: dict[ChatCategory, int] = {
     "json": 96,
 }
 CATEGORIES = tuple(MAX_TOKENS)
-PROMPTS_PER_CATEGORY = 40  # prompts of a category
-MAX_FUNCTION_CHARS = 900  # of a function in a question
+PROMPTS_PER_CATEGORY = 40
+MAX_FUNCTION_CHARS = 900  # maximum length of a function in a question
 QUESTIONS = Path(__file__).with_name("questions.toml")
 MAX_LIST_ITEMS = 4  # maximum length of a JSON list, since a small model may never end it
 
@@ -46,7 +46,7 @@ class ChatPrompt:
 
 
 def load(limit: int | None = None) -> list[ChatPrompt]:
-    """Return the prompts, categories alternating; the first `limit` of each category if given, UsageError below 1."""
+    """Return the prompts, categories alternating; only `limit` of each category if given (UsageError below 1)."""
     if limit is not None and limit < 1:
         raise UsageError(f"--limit {limit}: expected 1 or more")
     questions = tomllib.loads(QUESTIONS.read_text(encoding="utf-8"))
@@ -72,12 +72,12 @@ def _prompt(category: ChatCategory, number: int, source: str, questions: dict[st
 
 
 def schema_of(fields: str) -> JsonSchema:
-    """Return the schema of an object from `name:type name:type ...`."""
-    named = dict(field.split(":") for field in fields.split())
+    """Return the JSON schema of an object from `name:type name:type ...`; type is `a|b` (enum), `strings` or JSON's."""
+    types = dict(field.split(":") for field in fields.split())
     return {
         "type": "object",
-        "properties": {name: _type(kind) for name, kind in named.items()},
-        "required": list(named),
+        "properties": {name: _type(kind) for name, kind in types.items()},
+        "required": list(types),
         "additionalProperties": False,
     }
 
@@ -91,8 +91,8 @@ def _type(kind: str) -> JsonSchema:
 
 
 def _choose_function(id_: str, source: str) -> DocumentedFunction:
-    found = [function for function in functions_of(source) if len(function.text) <= MAX_FUNCTION_CHARS]
-    return found[choose(id_, len(found))]
+    functions = [function for function in functions_of(source) if len(function.text) <= MAX_FUNCTION_CHARS]
+    return functions[choose(id_, len(functions))]
 
 
 def _choose_wording(id_: str, *wordings: str) -> str:
@@ -124,8 +124,8 @@ def _explain(id_: str, source: str) -> str:
 
 
 def _edit(id_: str, source: str) -> str:
-    if choose(f"{id_} free", 4):  # three of four are small changes with one right answer
-        change = sound_change(id_, [f.text for f in functions_of(source) if 300 <= len(f.text) <= MAX_FUNCTION_CHARS])
+    if choose(f"{id_} free", 4):  # three of four questions request a small change with one right answer
+        change = valid_change(id_, [f.text for f in functions_of(source) if 300 <= len(f.text) <= MAX_FUNCTION_CHARS])
         order = _choose_wording(id_, "", " Give me the whole function.", " Leave the rest as it is.")
         return f"{change.instruction}{order}\n{fenced(change.before)}"
     wording = _choose_wording(

@@ -9,7 +9,7 @@ from typing import Any
 from localdflash.base.errors import ModelError, NoDevice, OutOfMemory
 from localdflash.base.machine import hardware
 from localdflash.lab.bench.chat import daemon_ttft
-from localdflash.lab.bench.chat.chat_modes import PLAIN, opened
+from localdflash.lab.bench.chat.chat_modes import PLAIN, open_chat_modes
 from localdflash.lab.bench.chat.chat_prompts import CATEGORIES, load
 from localdflash.lab.bench.chat.measuring import PLAIN_PARAMS, ChatBench, size_of
 from localdflash.lab.bench.chat.report import identical, report
@@ -20,17 +20,17 @@ from localdflash.models.backend_names import RUNNERS
 from localdflash.models.load_options import Options
 from localdflash.server.engine_spec import EngineSpec
 
-OTHER_TOKENS = 24  # of one answer: enough to see whether another backend decodes faster
+OTHER_TOKENS = 24  # maximum length of an answer from another backend; enough to compare speeds
 REFERENCE_BYTES = 1 << 30  # larger targets do not run on the reference backend, which holds them in float32
 
 
 def run(options: Options, spec: EngineSpec, limit: int | None, repeats: int, watcher: Watcher) -> dict[str, Any]:
-    """Run everything; return the result object, with `interrupted` after Ctrl-C. `spec`: the pair's daemon."""
+    """Run all measurements; return the result object so far, `interrupted` after Ctrl-C. `spec` starts the daemon."""
     prompts, size = load(limit), size_of(limit)
     result: dict[str, Any] = {"pair": options.pair, "suite": "chat", "threads": options.threads, "interrupted": False}
     try:
         check_first(options)
-        with LoadedPair(options) as loaded, opened(loaded, options) as modes:
+        with LoadedPair(options) as loaded, open_chat_modes(loaded, options) as modes:
             result |= {"backend": loaded.backend} | ({} if modes.hosts else {"device": hardware.gpu()})
             bench = ChatBench(loaded, modes, prompts, repeats, size, watcher)
             try:
@@ -66,8 +66,8 @@ def _reports(bench: ChatBench) -> dict[str, Any]:
 
 
 def _measure_other_backends(options: Options, loaded: LoadedPair, bench: ChatBench) -> dict[str, dict[str, float]]:
-    """Measure the baseline of other backends on the first prompt, each next to this backend's baseline."""
-    running, found = loaded.backend, dict[str, dict[str, float]]()
+    """Return tok/s of each other backend on the first prompt without drafting, and the ratio to the loaded backend."""
+    running, results = loaded.backend, dict[str, dict[str, float]]()
     for backend in RUNNERS:
         if backend in (running, "cuda"):
             continue
@@ -81,5 +81,5 @@ def _measure_other_backends(options: Options, loaded: LoadedPair, bench: ChatBen
                 ]
         except (ModelError, NoDevice, OutOfMemory):
             continue
-        found[backend] = {"tok_s": round(rates[1], 1), "over_plain": round(rates[1] / rates[0], 3)}
-    return found
+        results[backend] = {"tok_s": round(rates[1], 1), "over_plain": round(rates[1] / rates[0], 3)}
+    return results

@@ -38,14 +38,14 @@ def measure(
     questions: int,
     on_progress: Callable[[int], None] = lambda length: None,
 ) -> list[dict[str, Any]]:
-    """Measure one point for each context; `moved` is called with each length that is done."""
+    """Measure each context length with the first `questions` of `QUESTIONS`; `on_progress` receives each length."""
     tokens = loaded.tokenizer.encode(long_document(0))
     overhead = max(len(ids) for ids in _encode_prompts(loaded, "", questions))
     points = []
     for length in contexts:
-        part = tokens[: max(length - ANSWER_TOKENS - overhead - ENCODING_SLACK, 0)]
-        prompts = _encode_prompts(loaded, loaded.tokenizer.spell(part).decode("utf-8", "replace"), questions)
-        points.append(_point(hosts, prompts, length, loaded.tokenizer.ends))
+        document = tokens[: max(length - ANSWER_TOKENS - overhead - ENCODING_SLACK, 0)]
+        prompts = _encode_prompts(loaded, loaded.tokenizer.spell(document).decode("utf-8", "replace"), questions)
+        points.append(_measure_length(hosts, prompts, length, loaded.tokenizer.ends))
         on_progress(length)
     for pair in hosts:
         pair.forget()
@@ -58,9 +58,11 @@ def _encode_prompts(loaded: LoadedPair, document: str, questions: int) -> list[l
     return [render_chat(loaded, [TemplateMessage("user", text)]).encode() for text in texts]
 
 
-def _point(hosts: Hosts, prompts: Sequence[Sequence[int]], length: int, ends: frozenset[int]) -> dict[str, Any]:
+def _measure_length(
+    hosts: Hosts, prompts: Sequence[Sequence[int]], length: int, ends: frozenset[int]
+) -> dict[str, Any]:
     totals = defaultdict[str, Stats](Stats)
-    same, reading = 0, 0.0
+    identical, prefill_ms = 0, 0.0
     for number, ids in enumerate(prompts):
         runs = {}
         for mode in (PLAIN, DRAFTING) if number % 2 else (DRAFTING, PLAIN):
@@ -68,25 +70,25 @@ def _point(hosts: Hosts, prompts: Sequence[Sequence[int]], length: int, ends: fr
         if any(drafter.is_model for drafter in hosts.drafting.drafters):
             with replaced_controller(hosts.drafting, Always(DFLASH)) as forced:
                 runs[FORCED] = _run(forced, ids, ends)
-        reading = reading or runs[DRAFTING].first_token_ms
-        same += all(run.ids == runs[PLAIN].ids for run in runs.values())
+        prefill_ms = prefill_ms or runs[DRAFTING].first_token_ms  # of the first question; later ones reuse the KV cache
+        identical += all(run.ids == runs[PLAIN].ids for run in runs.values())
         for mode, run in runs.items():
             totals[mode].merge(run.stats)
     rates = {mode: stats.tokens_per_second for mode, stats in totals.items()}
     return {
         "context": length,
         "prompt": len(prompts[0]),
-        "reading_ms": round(reading, 1),
+        "reading_ms": round(prefill_ms, 1),
         "tok_s": {mode: round(rate, 1) for mode, rate in rates.items()},
         "over_plain": round(rates[DRAFTING] / rates[PLAIN], 3),
         "tau": {mode: round(stats.tau, 3) for mode, stats in totals.items() if mode != PLAIN},
         "accept_by_slot": totals[FORCED].acceptance(),
-        "identical": f"{same}/{len(prompts)}",
+        "identical": f"{identical}/{len(prompts)}",
     }
 
 
 def _run(pair: HostPair, ids: Sequence[int], ends: frozenset[int]) -> PromptRun:
-    """Return a greedy answer; the cached document is not read again."""
+    """Run one greedy answer; the KV cache keeps the document between questions."""
     request = Request(ids, ANSWER_TOKENS, ends=ends)
     tokens = [token for step in generate(pair, request) for token in step.tokens]
     return PromptRun(tokens, request.stats, request.ttft_ms)

@@ -23,7 +23,7 @@ QUESTION = (
 
 
 def measure(spec: EngineSpec, cold: int, warm: int, on_progress: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """Measure the TTFT of cold starts and warm questions, in milliseconds; raises the errors of a failed start."""
+    """Measure the TTFT of `cold` daemon starts and `warm` questions, in milliseconds; raises if a start fails."""
     path = paths.private_socket()
     cold_ms, warm_ms = list[float](), list[float]()
     client, tokens = Client(Address(path)), 0
@@ -35,14 +35,14 @@ def measure(spec: EngineSpec, cold: int, warm: int, on_progress: Callable[[], No
             cold_ms.append((time.perf_counter() - began) * 1e3)
             on_progress()
             if start == cold - 1:
-                tokens, warm_ms = _warm(client, warm, on_progress)
+                tokens, warm_ms = _measure_warm(client, warm, on_progress)
         finally:
             private.end(child, path)
     return {"cold_start_ms": spread(cold_ms), "warm_ms": spread(warm_ms), "question_tokens": tokens}
 
 
-def _warm(client: Client, questions: int, on_progress: Callable[[], None]) -> tuple[int, list[float]]:
-    """Return the tokens of a new question, and the times to the first token of its answers."""
+def _measure_warm(client: Client, questions: int, on_progress: Callable[[], None]) -> tuple[int, list[float]]:
+    """Ask in a chat whose earlier turns are cached; return the question's token count and each answer's TTFT in ms."""
     earlier_turns = [_turn("user", FIRST_QUESTION), _turn("assistant", "Night.")]
     question, tokens = _question(client)
     times = []
@@ -56,7 +56,7 @@ def _warm(client: Client, questions: int, on_progress: Callable[[], None]) -> tu
 
 
 def _question(client: Client) -> tuple[str, int]:
-    """Return the beginning of `QUESTION` of about `QUESTION_TOKENS` tokens with its number, and the exact count."""
+    """Return a start of `QUESTION` that has at most `QUESTION_TOKENS` with its number, and the token count of both."""
     empty, words = _count(client, ""), QUESTION.split(" ")
     while words and _count(client, f"11. {' '.join(words)}") - empty > QUESTION_TOKENS:
         words.pop()

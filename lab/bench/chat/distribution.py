@@ -19,7 +19,7 @@ from localdflash.engine.sampling_params import SamplingParams
 from localdflash.lab.bench.chat.chat_modes import Hosts, replaced_controller
 from localdflash.lab.bench.decoding_modes import Always
 
-MIN_EXPECTED_COUNT = 5.0  # of an outcome that is a class of the test by itself
+MIN_EXPECTED_COUNT = 5.0  # an outcome that is expected less often has no class of its own in the test
 Outcomes = dict[tuple[int, ...], float]  # two tokens, or one that ends the answer -> expected count
 
 
@@ -30,12 +30,14 @@ def check(
     draws: int,
     on_progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Return the test's result: `p_value`, and how many of the first drafted tokens were sampled."""
+    """Sample `draws` times after each prompt (token ids); return the χ² test's result as JSON values.
+
+    `drafted_tokens_drawn` counts the samples that begin with the first drafted token.
+    """
     statistic, freedom, accepted = 0.0, 0, 0
     model = next((drafter.name for drafter in hosts.drafting.drafters if drafter.is_model), "")
-    with replaced_controller(
-        hosts.drafting, Always(model)
-    ) as drafting:  # not lookup, which is hardly ever right after a prompt
+    # Lookup is excluded: its drafts are hardly ever right at the start of an answer.
+    with replaced_controller(hosts.drafting, Always(model)) as drafting:
         for number, ids in enumerate(prompts):
             expected = _expected(hosts.plain, ids, temperature, draws)
             sampler = Sampler(SamplingParams(temperature, seed=number))
@@ -44,8 +46,8 @@ def check(
                 sampled, is_accepted = _sample_two(drafting, ids, sampler)
                 seen[sampled] += 1
                 accepted += is_accepted
-            part, degrees = chi_squared(seen, expected, draws)
-            statistic, freedom = statistic + part, freedom + degrees
+            prompt_statistic, prompt_freedom = chi_squared(seen, expected, draws)
+            statistic, freedom = statistic + prompt_statistic, freedom + prompt_freedom
             on_progress()
     for pair in hosts:
         pair.forget()
@@ -61,11 +63,11 @@ def check(
 
 
 def chi_squared(seen: Counter[tuple[int, ...]], expected: Outcomes, draws: int) -> tuple[float, int]:
-    """Return the statistic and its degrees of freedom; outcomes outside `expected` count as one."""
+    """Return the χ² statistic and its degrees of freedom; all outcomes outside `expected` form one class."""
     counts = [(seen[outcome], expected_count) for outcome, expected_count in expected.items()]
-    rest = draws - sum(expected_count for _, expected_count in counts)
-    if rest > MIN_EXPECTED_COUNT or not counts:
-        counts.append((draws - sum(count for count, _ in counts), rest))
+    remaining = draws - sum(expected_count for _, expected_count in counts)
+    if remaining > MIN_EXPECTED_COUNT or not counts:
+        counts.append((draws - sum(count for count, _ in counts), remaining))
     return sum((count - expected_count) ** 2 / expected_count for count, expected_count in counts), len(counts) - 1
 
 
@@ -82,7 +84,7 @@ def p_value(statistic: float, freedom: int) -> float:
 
 
 def _sample_two(pair: HostPair, ids: Sequence[int], sampler: Sampler) -> tuple[tuple[int, ...], bool]:
-    """Return two sampled tokens, and whether the first one had been drafted."""
+    """Sample two tokens (or one that ends the answer); return them, and whether the first was a drafted token."""
     pair.prefill(ids)
     step = pair.step(sampler, 2)
     tokens = list(step.tokens)

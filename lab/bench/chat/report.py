@@ -1,7 +1,7 @@
 """Statistics of the chat benchmark's runs: rates and their ratios, identity, acceptance.
 
-A rate is tokens over milliseconds, both summed over prompts, prefill excluded. Of repeats the median counts. For each
-ratio of rates there is also the median of the ratios per prompt, which is robust against disturbances.
+A rate is tokens per second, from sums over prompts without prefill; of repeated runs, the one with the median time
+counts. Each ratio of rates is also given as the median of the prompts' ratios, which is robust against outliers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ DRAFTS = (DRAFTING, DFLASH, LOOKUP, FORCED)  # modes whose greedy text must be i
 
 @dataclass
 class PromptResult:
-    """Prompt with its runs by mode."""
+    """Runs of one prompt by mode."""
 
     category: str
     runs: dict[str, list[PromptRun]] = field(default_factory=dict)
@@ -30,22 +30,22 @@ class PromptResult:
         """Add one run."""
         self.runs.setdefault(mode, []).append(run)
 
-    def run(self, mode: str) -> PromptRun:
-        """Return the run with the median time."""
+    def median_run(self, mode: str) -> PromptRun:
+        """Return the run with the median time, the faster of two in the middle."""
         runs = sorted(self.runs[mode], key=lambda run: run.stats.total_ms)
         return runs[(len(runs) - 1) // 2]
 
-    def same(self, plain: str, modes: Sequence[str]) -> bool:
-        """Return whether every run of these modes gave the tokens of the baseline."""
+    def is_identical(self, plain: str, modes: Sequence[str]) -> bool:
+        """Return whether all runs of mode `plain` and of `modes` gave the same tokens."""
         runs = [run for mode in (plain, *modes) for run in self.runs.get(mode, ())]
         return all(run.ids == runs[0].ids for run in runs)
 
 
 def report(results: Sequence[PromptResult]) -> dict[str, Any]:
-    """Return the statistics of some prompts, at least one; modes without runs are left out."""
+    """Return the statistics over one or more prompts as JSON values; modes without runs are left out."""
     modes = dict.fromkeys(mode for prompt in results for mode in prompt.runs)
     drafting = total(results, DRAFTING)
-    found: dict[str, Any] = {
+    statistics: dict[str, Any] = {
         "prompts": len(results),
         "tokens": drafting.tokens,
         "identical": identical(results),
@@ -53,36 +53,39 @@ def report(results: Sequence[PromptResult]) -> dict[str, Any]:
         **_over("plain", results, {mode: PLAIN for mode in DRAFTS if mode in modes} | {SAMPLED: SAMPLED_PLAIN}),
         "tau": {mode: round(total(results, mode).tau, 3) for mode in DRAFTS if mode in modes},
         "steps_by_drafter": drafting.steps_by_drafter,
-        "dflash_share_of_drafted": _share(drafting),
+        "dflash_share_of_drafted": _dflash_share(drafting),
         "accept_by_slot": total(results, FORCED if FORCED in modes else DRAFTING).acceptance(),
-        "first_token_ms": spread([prompt.run(DRAFTING).first_token_ms for prompt in results]),
+        "first_token_ms": spread([prompt.median_run(DRAFTING).first_token_ms for prompt in results]),
     }
     if LLAMA in modes:
-        found |= _over("llama_cpp", results, dict.fromkeys((PLAIN, DRAFTING), LLAMA))
-    return found
+        statistics |= _over("llama_cpp", results, dict.fromkeys((PLAIN, DRAFTING), LLAMA))
+    return statistics
 
 
 def identical(results: Sequence[PromptResult]) -> dict[str, str]:
-    """Return how many prompts gave the same tokens in every mode, greedy and with a seed."""
+    """Return, as `n/prompts`, how many prompts gave the same tokens in every mode: greedy, and sampled with a seed."""
     kinds = {"greedy": (PLAIN, DRAFTS), SAMPLED: (SAMPLED_PLAIN, (SAMPLED,))}
     counts = {}
     for kind, (plain, modes) in kinds.items():
         ran = [prompt for prompt in results if plain in prompt.runs]
-        counts[kind] = f"{sum(prompt.same(plain, modes) for prompt in ran)}/{len(ran)}"
+        counts[kind] = f"{sum(prompt.is_identical(plain, modes) for prompt in ran)}/{len(ran)}"
     return counts
 
 
 def total(results: Sequence[PromptResult], mode: str) -> Stats:
-    """Return the sums of one mode over its prompts."""
+    """Return the summed statistics of one mode over the prompts that ran it."""
     sums = Stats()
     for prompt in results:
         if mode in prompt.runs:
-            sums.merge(prompt.run(mode).stats)
+            sums.merge(prompt.median_run(mode).stats)
     return sums
 
 
 def _over(name: str, results: Sequence[PromptResult], bases: Mapping[str, str]) -> dict[str, dict[str, float]]:
-    """Return the speed of modes relative to others, over the prompts that both ran: by sums, and by the median."""
+    """Return the speed of each mode relative to its base mode in `bases`, by sums and by the median of the prompts.
+
+    Only prompts that ran both modes count. `name` is a part of the two field names.
+    """
     sums, medians = {}, {}
     for mode, base in bases.items():
         both = [prompt for prompt in results if {mode, base} <= prompt.runs.keys()]
@@ -95,7 +98,7 @@ def _rate(results: Sequence[PromptResult], mode: str) -> float:
     return total(results, mode).tokens_per_second
 
 
-def _share(stats: Stats) -> float:
+def _dflash_share(stats: Stats) -> float:
     """Return DFlash's share of the steps that verified a draft."""
     drafted = sum(steps for drafter, steps in stats.steps_by_drafter.items() if drafter != "none")
     return round(stats.steps_by_drafter.get(DFLASH, 0) / drafted, 3) if drafted else 0.0

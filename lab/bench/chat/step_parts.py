@@ -1,4 +1,4 @@
-"""Time of a drafted step by part: draft, verify, accept, what drafters observe, and Python around it."""
+"""Time of a decoding step by part: draft, verify, accept, the drafters' `observe`, and the remaining Python code."""
 
 import time
 from collections import defaultdict
@@ -13,35 +13,35 @@ DRAFT, VERIFY, KEEP, OBSERVE = "propose", "verify", "keep", "observe"
 
 
 @contextmanager
-def timed(thing: object, method: str, spent: defaultdict[str, float]) -> Iterator[None]:
-    """Add the milliseconds of each call of a method of one object to `spent`."""
-    original: Callable[..., Any] = getattr(thing, method)
+def measure_method(owner: object, method: str, spent_ms: defaultdict[str, float]) -> Iterator[None]:
+    """Patch one object's method: add the milliseconds of each call to `spent_ms[method]` until the context exits."""
+    original: Callable[..., Any] = getattr(owner, method)
 
     def measured(*arguments: Any) -> Any:
         began = time.perf_counter()
         try:
             return original(*arguments)
         finally:
-            spent[method] += (time.perf_counter() - began) * 1e3
+            spent_ms[method] += (time.perf_counter() - began) * 1e3
 
-    setattr(thing, method, measured)
+    setattr(owner, method, measured)
     try:
         yield
     finally:
-        delattr(thing, method)
+        delattr(owner, method)
 
 
-def parts(pair: HostPair, answer: Callable[[], Stats]) -> dict[str, float]:
-    """Return the mean milliseconds of a step by part, over the steps of `answer`, which runs the pair."""
+def measure_parts(pair: HostPair, answer: Callable[[], Stats]) -> dict[str, float]:
+    """Return the mean milliseconds of each part of a step. `answer` generates with the pair and returns its stats."""
     spent = defaultdict[str, float](float)
     with ExitStack() as stack:
         for method in (VERIFY, KEEP):
-            stack.enter_context(timed(pair.target, method, spent))
+            stack.enter_context(measure_method(pair.target, method, spent))
         for drafter in pair.drafters:
             for method in (DRAFT, OBSERVE):
-                stack.enter_context(timed(drafter, method, spent))
+                stack.enter_context(measure_method(drafter, method, spent))
         stats = answer()
     accept = stats.verify_ms - spent[VERIFY] - spent[KEEP]
-    known = {"draft": spent[DRAFT], "verify": spent[VERIFY], "accept": accept, "observe": spent[OBSERVE]}
-    known["python"] = stats.total_ms - sum(known.values())
-    return {name: round(ms / stats.steps, 4) for name, ms in known.items()}
+    parts = {"draft": spent[DRAFT], "verify": spent[VERIFY], "accept": accept, "observe": spent[OBSERVE]}
+    parts["python"] = stats.total_ms - sum(parts.values())
+    return {name: round(ms / stats.steps, 4) for name, ms in parts.items()}

@@ -19,7 +19,7 @@ from typing import Any
 
 from localdflash.engine.draft import EMPTY_DRAFT
 from localdflash.lab import result_file
-from localdflash.lab.bench.bench_run import rotated
+from localdflash.lab.bench.bench_run import rotate
 from localdflash.lab.scripts.peers.peer_llama_server import LOOKUPS, LlamaServer, build, dflash
 from localdflash.lab.scripts.peers.sides import DaemonSide, PeerQuestion, ServerSide, Side, questions, report
 from localdflash.loading.load_pair import LoadedPair
@@ -93,7 +93,7 @@ def compare(sides: Mapping[str, Side], peer_questions: list[PeerQuestion]) -> di
         side.ask(peer_questions[0], WARM_TOKENS)
     answers = []
     for number, question in enumerate(peer_questions):
-        order = rotated([*sides.items()], number)
+        order = rotate([*sides.items()], number)
         answers.append((question.category, {name: side.ask(question, question.max_tokens) for name, side in order}))
         print(f"{number + 1}/{len(peer_questions)} {question.category}", file=sys.stderr)
     result: dict[str, Any] = report(answers, OURS)

@@ -11,8 +11,8 @@ from localdflash.base.errors import UsageError
 from localdflash.lab.bench import typing
 from localdflash.lab.bench.passages import Commit, TypingJob, additions, count_keys, from_line, next_key
 from localdflash.lab.bench.typing_replay import TypingOptions
-from localdflash.lab.bench.typist import AcceptedText, agreeing
-from localdflash.lab.scripts.keys_saved import typed
+from localdflash.lab.bench.typist import AcceptedText, find_agreeing_part
+from localdflash.lab.scripts.keys_saved import type_jobs
 from localdflash.lsp.engine_completer import CompletionClient, CompletionSource, Event
 
 texts = st.text("ab \n\t:é😀", max_size=60)
@@ -104,12 +104,12 @@ def test_an_unknown_commit_is_refused(revision: str, git: Git, tmp_path: Path) -
     ],
 )
 def test_the_largest_agreeing_part_is_accepted(ghost: str, rest: str, accepted: AcceptedText | None) -> None:
-    assert agreeing(ghost, rest) == accepted
+    assert find_agreeing_part(ghost, rest) == accepted
 
 
 @given(st.text("ab =\n", min_size=1), st.text("ab =\n", min_size=1))
 def test_a_disagreeing_suggestion_is_not_accepted(ghost: str, rest: str) -> None:
-    if accepted := agreeing(ghost, rest):
+    if accepted := find_agreeing_part(ghost, rest):
         assert rest.startswith(accepted.text)
         assert ghost.startswith(accepted.text)
         assert len(accepted.text.strip()) >= 2
@@ -135,7 +135,7 @@ def test_jobs_of_files_and_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_jobs_of_held_out_files() -> None:
     jobs = typing.held_out(None, MANNER)
-    assert len({job.name for job in jobs}) == typing.FILES == 20
+    assert len({job.name for job in jobs}) == typing.DEFAULT_FILES == 20
     assert len(typing.held_out(3, MANNER)) == 3
 
 
@@ -157,7 +157,7 @@ class Knowing(CompletionClient):
 
 
 def test_a_replay_is_reproducible_and_saves_keys() -> None:
-    first, second = (typed([JOB], TypingOptions("neovim", 60, 0), Knowing()) for _ in range(2))
+    first, second = (type_jobs([JOB], TypingOptions("neovim", 60, 0), Knowing()) for _ in range(2))
     assert first == second
     assert first["keystrokes_saved"] > 0.3
     assert first["accepted"]["all"] >= 1

@@ -15,7 +15,7 @@ from localdflash.engine.draft import EMPTY_DRAFT
 from localdflash.engine.pair import Step
 from localdflash.engine.stats import Stats
 from localdflash.lab.bench import prompt_set
-from localdflash.lab.bench.bench_run import Category, PromptRun
+from localdflash.lab.bench.bench_run import CategoryRuns, PromptRun
 from localdflash.lab.bench.chat import chat_prompts
 from localdflash.lab.bench.single_token_target import SingleTokenTarget
 from localdflash.lab.train.questions import QUESTION_LIST
@@ -33,7 +33,7 @@ PLAIN = (0, 0, 10.0)
 
 
 def test_rates_and_speedup_are_ratios_of_sums() -> None:
-    category = Category()
+    category = CategoryRuns()
     category.add([run_of([1], PLAIN, PLAIN)], [run_of([1], (3, 1, 10.0))])
     category.add([run_of([2], *[PLAIN] * 8)], [run_of([2], (3, 3, 15.0), (3, 3, 15.0))])
     report = category.report(0.0)
@@ -56,7 +56,7 @@ def test_rates_and_speedup_are_ratios_of_sums() -> None:
     ],
 )
 def test_every_run_counts_for_identity(plain: list[list[int]], drafted: list[list[int]], identical: str) -> None:
-    category = Category()
+    category = CategoryRuns()
     category.add([run_of(ids, PLAIN) for ids in plain], [run_of(ids, PLAIN) for ids in drafted])
     assert category.report(0.0)["identical"] == identical
 

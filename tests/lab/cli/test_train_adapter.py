@@ -54,7 +54,7 @@ def test_from_packages_to_an_adapter(
     wheels = [make_wheel(tmp_path, {"one/a.py": SOURCE, "one/b.py": SOURCE}, name) for name in ("one", "two")]
     packages = [adapter_corpus.Archive(path, path is wheels[1]) for path in wheels]
     monkeypatch.setattr(adapter_corpus, "fetch_archives", lambda _: packages)
-    monkeypatch.setattr(adapter_stages, "HELD_OUT", 4)
+    monkeypatch.setattr(adapter_stages, "HELD_OUT_EXAMPLES", 4)
     given = ("train", "adapter", tmp_path / "new", "--pair", tiny, "--rank", "2", "--threads", "1", "--tokens")
     assert run(*given, "1500").code == 0
     with safe_open(tmp_path / "new" / "adapter.safetensors", "pt") as file:

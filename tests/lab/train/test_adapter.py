@@ -17,7 +17,7 @@ from localdflash.lab.train.adapter import AdaptedEmbedding, AdaptedLinear, Adapt
 from localdflash.lab.train.adapter_attention import attend_within
 from localdflash.lab.train.adapter_data import FimDataset
 from localdflash.lab.train.adapter_examples import FimExample
-from localdflash.lab.train.adapter_pass import CHUNK, weighted_loss
+from localdflash.lab.train.adapter_pass import CHUNK_ROWS, weighted_loss
 from localdflash.lab.train.adapter_training import AdapterRun, AdapterSchedule
 from localdflash.lab.train.loop import initialise
 from localdflash.models.shapes.decoder_config import DecoderConfig
@@ -63,7 +63,7 @@ def test_a_decoder_with_adapters_equals_the_merged_decoder() -> None:
 
 @pytest.mark.parametrize("lengths", [[1], [8], [20, 1, 13]])
 def test_packed_attention_equals_separate_attention(lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapter_attention, "BLOCK", 8)
+    monkeypatch.setattr(adapter_attention, "BLOCK_QUERIES", 8)
     torch.manual_seed(0)
     ours = [torch.randn(1, heads, sum(lengths), 16, requires_grad=True) for heads in (6, 2, 2)]
     back = torch.randn(1, 6, sum(lengths), 16)
@@ -79,7 +79,7 @@ def test_packed_attention_equals_separate_attention(lengths: list[int], monkeypa
 
 def test_chunked_loss_and_gradients_equal_those_of_the_whole_head() -> None:
     torch.manual_seed(0)
-    count = CHUNK + 30
+    count = CHUNK_ROWS + 30
     embedding = AdaptedEmbedding(torch.randn(40, 8), (2, 5, 7), torch.float32)
     noisy([embedding.rows])
     embedding.merge()

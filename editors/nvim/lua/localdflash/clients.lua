@@ -1,4 +1,4 @@
---- The language server's processes, one for each project: started, attached to buffers, started again when they end.
+--- Language server processes, one per project: start them, attach buffers, and restart them when they end.
 local compat = require('localdflash.compat')
 local config = require('localdflash.config')
 local keeper = require('localdflash.keeper')
@@ -8,17 +8,17 @@ local api = vim.api
 local M = {}
 
 local NAME = 'localdflash'
-local LARGEST = 4 * 1024 * 1024 -- bytes of a buffer that is worth sending
-local FIRST_WAIT, LONGEST_WAIT = 250, 60000 -- milliseconds before a server is started again
-local LIVED = 60000 -- milliseconds after which a server's end is no failed start
+local MAX_BUFFER_BYTES = 4 * 1024 * 1024 -- larger buffers are not sent to a server
+local MIN_RESTART_MS, MAX_RESTART_MS = 250, 60000 -- delay before a server is restarted; doubles with each failure
+local FAILED_START_MS = 60000 -- a server that ends before this time counts as a failed start
 
 ---@type table<integer, true> our clients
 local ours = {}
----@type table<string, 'stopped'|'starting'> roots whose server the user stopped, or starts again (:lsp)
+---@type table<string, 'stopped'|'starting'> roots whose server the user stopped or is restarting (:lsp)
 local held = {}
----@type integer? the one buffer without a name that has a server: they would all have the same URI
+---@type integer? the only unnamed buffer with a server, since all unnamed buffers would have the same URI
 local unnamed
----@type table<string, true> what was said once
+---@type table<string, true> messages that were shown already
 local said = {}
 local failures = 0
 local waiting = false
@@ -36,7 +36,7 @@ local function say_once(text)
   end
 end
 
---- Why a buffer is not completed: no file, not of a wanted type, or too large to be sent. nil: it is.
+--- Return why a buffer gets no completions: not a file, filetype disabled, or too large; nil if it gets them.
 ---@return string?
 function M.why_not(buf)
   local name = api.nvim_buf_get_name(buf)
@@ -50,14 +50,14 @@ function M.why_not(buf)
     if wanted == nil then
       wanted = filetypes['*']
     end
-    if wanted and api.nvim_buf_get_offset(buf, api.nvim_buf_line_count(buf)) > LARGEST then
+    if wanted and api.nvim_buf_get_offset(buf, api.nvim_buf_line_count(buf)) > MAX_BUFFER_BYTES then
       wanted, by = false, 'larger than 4 MB'
     end
   end
   return not wanted and by or nil
 end
 
---- Our client of a buffer, once it can be asked.
+--- Return our initialized client of a buffer, or nil.
 ---@return vim.lsp.Client?
 function M.of(buf)
   for id in pairs(ours) do
@@ -68,12 +68,12 @@ function M.of(buf)
   end
 end
 
---- Whether a client is one of ours.
+--- Return whether the client with this id is one of ours.
 function M.owns(id)
   return ours[id] ~= nil
 end
 
---- The user ended a server: those of other projects stay, and without any completions are off.
+--- Handle a server that the user stopped; when no other server runs, disable completions.
 local function ended_by_user(root)
   if held[root] == 'stopped' and next(ours) == nil then
     M.enabled = false
@@ -94,7 +94,7 @@ local function ended(client)
   end
   held[root] = nil
   status.set({ kind = 'Error', message = 'the server ended' })
-  failures = vim.uv.now() - server.began > LIVED and 1 or failures + 1
+  failures = vim.uv.now() - server.began > FAILED_START_MS and 1 or failures + 1
   if failures == 1 then
     local why = server.signal ~= 0 and 'signal ' .. server.signal or 'exit code ' .. server.code
     say(('the server ended (%s) and is started again; :checkhealth localdflash says more'):format(why))
@@ -103,7 +103,7 @@ local function ended(client)
   vim.defer_fn(function()
     waiting = false
     M.attach_all()
-  end, math.min(FIRST_WAIT * 2 ^ (failures - 1), LONGEST_WAIT))
+  end, math.min(MIN_RESTART_MS * 2 ^ (failures - 1), MAX_RESTART_MS))
 end
 
 local HANDLERS = {
@@ -124,16 +124,16 @@ local HANDLERS = {
   end,
 }
 
---- Start a server. What it is returned as also says when it began, how it ended, and whether it was asked to.
+--- Start a server; add to its RPC object the start time `began`, `code` and `signal`, and `asked_to_end`.
 local function start(root, dispatchers)
   local server
   local on_exit = dispatchers.on_exit
-  -- Neovim has a message of its own for every end of a server; ours comes once.
+  -- Report a normal exit to Neovim, which would print a message for each failure; ours is printed once.
   dispatchers.on_exit = function(code, signal)
     server.code, server.signal = code, signal
     on_exit(0, 0)
   end
-  -- Not in the project: where PYTHONPATH has an empty part, Python would run modules that lie there.
+  -- Not in the project's folder: with an empty entry in PYTHONPATH, Python would import modules from there.
   server = vim.lsp.rpc.start(config.current.cmd, dispatchers, { cwd = vim.uv.os_homedir() })
   server.began = vim.uv.now()
   if held[root] then
@@ -193,7 +193,7 @@ local function configuration(root)
   }
 end
 
---- Give a buffer a server, where one is wanted and can be had.
+--- Attach a buffer to its project's server, starting it if needed; do nothing if completions are off for the buffer.
 function M.attach(buf)
   local name = api.nvim_buf_get_name(buf)
   if not M.enabled or waiting or M.of(buf) or (name == '' and buf ~= unnamed) or M.why_not(buf) then
@@ -219,7 +219,7 @@ function M.attach(buf)
   end
 end
 
---- Give a buffer without a name a server, now that somebody types there; the one that had it before has none then.
+--- Attach an unnamed buffer in which the user types, and detach the unnamed buffer that was attached before.
 function M.attach_unnamed(buf)
   if buf == unnamed or api.nvim_buf_get_name(buf) ~= '' or not vim.bo[buf].buflisted then
     return
@@ -237,7 +237,7 @@ function M.attach_all()
   end
 end
 
---- Take a buffer away from its server; it is closed there under the name it has now.
+--- Detach a buffer from its server, which closes the document under the buffer's current name.
 function M.detach(buf)
   local client = M.of(buf)
   if client then
@@ -245,13 +245,13 @@ function M.detach(buf)
   end
 end
 
---- Complete everywhere again, also where the user stopped a server.
+--- Enable completions in all projects, including those whose server the user stopped.
 function M.enable()
   M.enabled, held = true, {}
   M.attach_all()
 end
 
---- End our servers.
+--- Disable completions and stop our servers.
 function M.stop()
   M.enabled = false
   for id in pairs(ours) do

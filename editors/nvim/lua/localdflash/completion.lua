@@ -1,8 +1,8 @@
---- From a key to ghost text, and from ghost text to text. At most one suggestion lives at a time.
+--- Request completions while the user types, show them as ghost text, and accept them. At most one is active.
 ---
---- A key: the suggestion stays where it agrees with what was typed and goes at once where it does not; then the server
---- is asked, at this change and cursor. An answer for any other is dropped. What is shown and agrees is only ever
---- replaced by a longer text that begins with it, so it never flickers.
+--- After each key, a suggestion that agrees with the typed text stays, any other is removed. Then the plug-in sends a
+--- request for this change and cursor position; answers to older requests are dropped. A visible suggestion that agrees
+--- is replaced only by a longer text that begins with it, so it never flickers.
 local clients = require('localdflash.clients')
 local compat = require('localdflash.compat')
 local config = require('localdflash.config')
@@ -19,9 +19,9 @@ local INVOKED, AUTOMATIC = 1, 2
 local live
 ---@type { buf: integer, tick: integer, row: integer, column: integer }? where the last change was seen
 local seen
----@type { client: vim.lsp.Client, id: integer? }? the request whose answer is wanted
+---@type { client: vim.lsp.Client, id: integer? }? the newest request, until its answer arrives
 local pending
----@type table? where the user wanted no suggestion
+---@type table? position at which the user dismissed a suggestion
 local refused
 ---@type uv.uv_timer_t?
 local timer
@@ -44,7 +44,7 @@ local function menu_hides()
 end
 
 local function render()
-  local rest = live:rest()
+  local rest = live:remaining_text()
   if menu_hides() or not rest then
     return ghost.hide()
   end
@@ -56,7 +56,7 @@ local function render()
   end
 end
 
---- Make a suggestion the one that lives.
+--- Replace the active suggestion by this one and show it.
 local function put(suggestion)
   if live then
     suggestion.announced = live.announced
@@ -93,16 +93,16 @@ local function reject()
   forget()
 end
 
---- What an answer or a push brings, at the place it was asked for.
+--- Show the items of an answer or a push, unless the visible suggestion is as good.
 local function receive(client, buf, items, kind, step)
   local fresh = Suggestion.new(client, buf, items, kind == INVOKED)
   if not fresh then
     return
   end
-  local rest = live and live:rest()
+  local rest = live and live:remaining_text()
   if rest and kind == INVOKED then
-    fresh:turn(fresh:typed() .. rest, step)
-  elseif rest and (fresh:rest() == rest or not vim.startswith(fresh:rest(), rest)) then
+    fresh:select_item(fresh:typed() .. rest, step)
+  elseif rest and (fresh:remaining_text() == rest or not vim.startswith(fresh:remaining_text(), rest)) then
     return fresh:drop()
   end
   put(fresh)
@@ -131,7 +131,7 @@ local function ask(kind, step)
   request.id = id
 end
 
---- Text, cursor, mode or menu may have changed.
+--- Update the suggestion after a possible change of text, cursor, mode or menu, and request a new one.
 function M.update()
   local now = place()
   if not is_typing() or not clients.of(now.buf) then
@@ -159,20 +159,20 @@ function M.update()
   end, config.current.delay)
 end
 
---- Nothing was typed, but a menu has opened or closed, or a server has come: look again.
+--- Update although nothing was typed: a menu opened or closed, or a server was attached.
 function M.retry()
   seen = nil
   vim.schedule(M.update)
 end
 
---- No suggestion and no request, from here on to the next key.
+--- Remove the suggestion and cancel the request until the next key.
 function M.clear()
   stop_asking()
   forget()
   seen = nil
 end
 
---- A longer text for the request that was answered at this version and position.
+--- Show a longer text that the server pushed; ignore it if version or position has changed.
 function M.grow(client, update)
   local buf = api.nvim_get_current_buf()
   local position = vim.lsp.util.make_position_params(0, client.offset_encoding).position
@@ -183,12 +183,12 @@ function M.grow(client, update)
     return
   end
   if (live and live.invoked) or vim.deep_equal(place(), refused) then
-    return -- one of several is being looked at, or none is wanted
+    return -- the user is browsing several suggestions, or dismissed the one here
   end
   receive(client, buf, update.items, AUTOMATIC)
 end
 
---- Show the suggestion that is `step` further; ask for several where only one is there.
+--- Show the suggestion `step` positions further; request several suggestions if there is only one.
 function M.cycle(step)
   if live and live.invoked then
     live.index = (live.index - 1 + step) % #live.items + 1
@@ -221,10 +221,10 @@ local function insert(text)
   assert(done, why)
 end
 
---- Put a part of the suggestion into the buffer: 'all', 'word' or 'line'.
+--- Insert a part of the suggestion into the buffer: 'all', 'word' or 'line'.
 ---@param part string
 function M.accept(part)
-  local rest = live and ghost.visible() and live:rest()
+  local rest = live and ghost.visible() and live:remaining_text()
   if not rest then
     return
   end

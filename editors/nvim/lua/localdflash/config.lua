@@ -1,20 +1,20 @@
---- The settings: what setup() may be given, and what holds without it.
+--- Settings that setup() accepts, and their defaults.
 local M = {}
 
 ---@class localdflash.Config
 M.defaults = {
   --- The language server. More arguments go here: { 'localdflash', 'lsp', '--pair', 'ID' }.
   cmd = { 'localdflash', 'lsp' },
-  --- Where completions are wanted: by filetype, '*' is every other one. b:localdflash_enabled overrides it.
+  --- Whether completions are on, by filetype; '*' means all other filetypes. b:localdflash_enabled overrides it.
   filetypes = { ['*'] = true },
   --- Files and folders that mark a project's root.
   root_markers = { '.git', '.hg', 'pyproject.toml', 'package.json', 'Cargo.toml', 'go.mod' },
-  --- Milliseconds between a key and the request. The server itself waits where waiting pays.
+  --- Milliseconds between a key and the request. The server itself also delays requests when that saves work.
   delay = 0,
-  --- Whether suggestions hide while a completion menu is open: true, false, or a function that says when it is
-  --- (for menus that are not Neovim's own).
+  --- Whether suggestions are hidden while a completion menu is open: true, false, or a function that returns whether a
+  --- menu is open (for menus of other plug-ins).
   hide_with_menu = true,
-  --- Whether a change is proposed where it may have to be made next: :help localdflash-next-edit
+  --- Whether to propose the next edit at another position: :help localdflash-next-edit
   next_edit = true,
   --- Keys in insert mode; they do what they did before while no suggestion is visible. false: none.
   keys = {
@@ -40,7 +40,7 @@ local KINDS = {
   keys = { 'table', 'boolean' },
 }
 
---- Check what setup() was given and make it current. Raises one line that names the setting.
+--- Check the settings and make them current; raise a one-line error that names an invalid setting.
 ---@param given table
 function M.set(given)
   for name, value in pairs(given) do

@@ -3,7 +3,7 @@ local M = {}
 
 local health = vim.health
 
---- The first line that a program prints; nil where it fails.
+--- Return the first line that a program prints; nil if it fails.
 local function first_line(command)
   local began, process = pcall(vim.system, command, { text = true })
   if not began then

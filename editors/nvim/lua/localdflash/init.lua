@@ -3,7 +3,7 @@ local M = {}
 
 local api = vim.api
 
---- Set up: once, from the user's configuration.
+--- Apply the settings, install the autocommands and start completing; call it once.
 ---@param settings localdflash.Config?
 function M.setup(settings)
   require('localdflash.config').set(settings or {})
@@ -48,7 +48,7 @@ function M.setup(settings)
   M.enable()
 end
 
---- Start completing, in all buffers where it is wanted.
+--- Start completing in all buffers whose filetype is enabled.
 function M.enable()
   require('localdflash.clients').enable()
 end
@@ -74,19 +74,19 @@ function M.restart()
   M.enable()
 end
 
---- One line for a status line: model, τ, tokens a second, accepted/shown.
+--- Return a text for a status line: model, τ, tokens per second, suggestions shown and accepted; or the error.
 ---@return string
 function M.status()
   return require('localdflash.status').line()
 end
 
---- Whether a suggestion is on the screen.
+--- Return whether a suggestion is visible.
 ---@return boolean
 function M.is_visible()
   return require('localdflash.ghost').visible()
 end
 
---- Accept in an undo step of its own. Whether there was anything to accept.
+--- Accept a part of the suggestion in a separate undo step. Return whether a suggestion was visible.
 local function accept(part)
   if not M.is_visible() then
     return false
@@ -111,7 +111,7 @@ function M.accept_line()
   return accept('line')
 end
 
---- The next suggestion; where only one is there, the server is asked for more.
+--- Show the next suggestion; if there is only one, request more from the server.
 function M.next()
   require('localdflash.completion').cycle(1)
 end

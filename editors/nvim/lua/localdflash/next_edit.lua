@@ -1,7 +1,7 @@
---- The next edit: a change that the server proposes somewhere else in the buffer, drawn at its place.
+--- Next edit: a change that the server proposes at another position in the buffer, drawn at that position.
 ---
---- It holds for one version of the text and goes with the first change. It is visible in normal and insert mode while no
---- suggestion and no menu is; its keys are mapped just as long. One key goes there and, there, accepts.
+--- It is for one version of the text; any change removes it. It is visible in normal and insert mode while no
+--- suggestion or menu is visible, and its keys are mapped only then. One key moves the cursor there, then accepts it.
 local clients = require('localdflash.clients')
 local compat = require('localdflash.compat')
 local config = require('localdflash.config')
@@ -16,10 +16,10 @@ local NAMESPACE = api.nvim_create_namespace('localdflash.next_edit')
 ---@field client vim.lsp.Client
 ---@field buf integer
 ---@field version integer
----@field row integer from 0, as all of these
----@field from integer byte column
----@field to integer
----@field text string
+---@field row integer 0-based
+---@field from integer 0-based byte column where the replaced text starts
+---@field to integer byte column where it ends
+---@field text string the replacement
 
 ---@type localdflash.NextEdit?
 local live
@@ -65,7 +65,7 @@ local function is_current()
   return live and api.nvim_buf_is_loaded(live.buf) and vim.lsp.util.buf_versions[live.buf] == live.version
 end
 
-local function is_at_place()
+local function is_cursor_at_edit()
   local cursor = api.nvim_win_get_cursor(0)
   return cursor[1] - 1 == live.row and cursor[2] >= live.from and cursor[2] <= live.to
 end
@@ -104,13 +104,13 @@ local function hide()
   end
 end
 
---- No next edit, until the server has another.
+--- Remove the next edit.
 function M.clear()
   hide()
   live = nil
 end
 
---- Show what is there where it may be shown, and nothing anywhere else.
+--- Draw the next edit and map its keys if it may be visible now; otherwise hide it, or remove it if it is outdated.
 function M.update()
   if not live then
     return
@@ -125,21 +125,21 @@ function M.update()
   map_keys(live.buf)
 end
 
-local waits = false
+local is_scheduled = false
 
---- The same, once what happens now is over.
+--- Call `update` once after the current event.
 function M.update_soon()
-  if waits then
+  if is_scheduled then
     return
   end
-  waits = true
+  is_scheduled = true
   vim.schedule(function()
-    waits = false
+    is_scheduled = false
     M.update()
   end)
 end
 
---- What the server proposes, for one version of one buffer.
+--- Store and show a next edit from the server; multi-line edits are ignored.
 function M.receive(client, result)
   M.clear()
   local buf = vim.uri_to_bufnr(result.textDocument.uri)
@@ -160,13 +160,13 @@ function M.receive(client, result)
   M.update()
 end
 
---- Whether a next edit is drawn.
+--- Return whether a next edit is visible.
 ---@return boolean
 function M.is_visible()
   return is_current() and can_show() and true or false
 end
 
---- Put the edit into the buffer; the cursor stays behind it.
+--- Apply the edit to the buffer and move the cursor to its end.
 function M.apply()
   if not is_current() then
     return M.clear()
@@ -177,13 +177,14 @@ function M.apply()
   api.nvim_win_set_cursor(0, { edit.row + 1, edit.from + #edit.text })
 end
 
---- Go where the next edit is; once there, accept it, in an undo step of its own. Whether there was one.
+--- Move the cursor to the next edit, or accept it in a separate undo step if the cursor is there. Return false without
+--- a visible next edit.
 ---@return boolean
 function M.accept()
   if not M.is_visible() then
     return false
   end
-  if not is_at_place() then
+  if not is_cursor_at_edit() then
     vim.cmd("normal! m'")
     api.nvim_win_set_cursor(0, { live.row + 1, live.from })
     M.update()
@@ -198,7 +199,7 @@ function M.accept()
   return true
 end
 
---- Send the next edit away: neither it nor the ones that would follow come again.
+--- Dismiss the next edit, and tell the server not to propose it and the edits after it again.
 function M.dismiss()
   if live then
     local document = { uri = vim.uri_from_bufnr(live.buf) }
@@ -207,7 +208,7 @@ function M.dismiss()
   M.clear()
 end
 
---- Follow what happens in the editor. Once, from setup().
+--- Install the autocommands; setup() calls this once.
 function M.setup(group)
   ghost.on_change = M.update_soon
   api.nvim_create_autocmd({

@@ -37,7 +37,7 @@ local function silence()
   return (vim.bo.buftype == '' and clients.why_not(0)) or said or nil
 end
 
---- One line: the model, τ, tokens a second, suggestions shown and accepted; or what is wrong.
+--- Return one line: model, τ, tokens per second, suggestions shown and accepted; or the error.
 ---@return string
 function M.line()
   local why = silence()
@@ -68,8 +68,8 @@ function M.lines()
   local lines = {
     'state: ' .. plain(last.kind) .. message,
     'model: ' .. model('unknown'),
-    'tokens a verify (τ): ' .. (number(last.tau, '%.2f') or 'unknown'),
-    'tokens a second: ' .. (number(last.tokensPerSecond, '%.1f') or 'unknown'),
+    'tokens per verify step (τ): ' .. (number(last.tau, '%.2f') or 'unknown'),
+    'tokens per second: ' .. (number(last.tokensPerSecond, '%.1f') or 'unknown'),
     ('suggestions: %d shown, %d accepted'):format(last.shown or 0, last.accepted or 0),
   }
   if why_not then

@@ -96,7 +96,7 @@ function Suggestion:typed()
 end
 
 --- Return the current item's text behind the cursor; nil if the item does not agree or nothing is left.
-function Suggestion:rest()
+function Suggestion:remaining_text()
   local typed, text = self:typed(), self:item().text
   if typed and #text > #typed and vim.startswith(text, typed) then
     return text:sub(#typed + 1)
@@ -123,8 +123,8 @@ function Suggestion:item()
   return self.items[self.index]
 end
 
---- Select the item that is `step` after the item with this text.
-function Suggestion:turn(text, step)
+--- Select the item `step` positions after the item with this text; do nothing if no item has it.
+function Suggestion:select_item(text, step)
   for index, item in ipairs(self.items) do
     if item.text == text then
       self.index = (index - 1 + step) % #self.items + 1
@@ -149,6 +149,7 @@ function Suggestion:id()
   return command and command.arguments and command.arguments[1]
 end
 
+--- Delete the suggestion's extmark.
 function Suggestion:drop()
   if api.nvim_buf_is_valid(self.buf) then
     api.nvim_buf_del_extmark(self.buf, NAMESPACE, self.place)
