@@ -82,7 +82,10 @@ _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 
 
 class HarmonyText:
-    """`TextDecoder` of gpt-oss's answers that continue `begun`; `header` begins the first message's in the prompt."""
+    """`TextDecoder` of a gpt-oss answer.
+
+    `begun`: text of the answer that the prompt already contains. `header`: start of the first message's header there.
+    """
 
     def __init__(self, tokenizer: Tokenizer, begun: str = "", header: str = "") -> None:
         names = (_START, _MESSAGE, *_IN_HEADERS, *_ENDS)

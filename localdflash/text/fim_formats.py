@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from localdflash.base.errors import ModelError, did_you_mean
 
-if TYPE_CHECKING:
-    from localdflash.text.tokenizer import Tokenizer
-
 if TYPE_CHECKING:  # the language server loads no tokenizer
     from localdflash.text.tokenizer import Tokenizer
 

@@ -9,8 +9,8 @@ from localdflash.text.thoughts import overlap_at_end
 from localdflash.text.tokenizer import Tokenizer
 
 # An answer is ended as repetitive after this many rounds of the same text and this many characters.
-ROUNDS, MIN_CHARS = 4, 400
-MAX_ROUND_CHARS = 1_000  # characters of a round
+REPEAT_COUNT, MIN_REPEAT_CHARS = 4, 400
+MAX_PERIOD_CHARS = 1_000  # length of the repeated text
 _PROBE_CHARS = 32  # end of the text, searched for in the text before it
 
 
@@ -112,7 +112,7 @@ class Repetition:
             if _repeats(combined, end):
                 self.ended = True
                 return combined[len(self._tail) : end]
-        self._tail = combined[-ROUNDS * MAX_ROUND_CHARS :]
+        self._tail = combined[-REPEAT_COUNT * MAX_PERIOD_CHARS :]
         return text
 
     def resumes(self) -> bool:
@@ -126,11 +126,11 @@ class Repetition:
 
 def _repeats(text: str, end: int) -> bool:
     """Return whether text[:end] ends in a repetition."""
-    if end < MIN_CHARS:
+    if end < MIN_REPEAT_CHARS:
         return False
-    previous = text.rfind(text[end - _PROBE_CHARS : end], max(0, end - MAX_ROUND_CHARS - _PROBE_CHARS), end - 1)
+    previous = text.rfind(text[end - _PROBE_CHARS : end], max(0, end - MAX_PERIOD_CHARS - _PROBE_CHARS), end - 1)
     period = end - _PROBE_CHARS - previous
-    span = max(ROUNDS * period, MIN_CHARS)
+    span = max(REPEAT_COUNT * period, MIN_REPEAT_CHARS)
     return previous >= 0 and span <= end and text[end - span + period : end] == text[end - span : end - period]
 
 

@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.base.errors import UsageError
-from localdflash.text.stream import MAX_ROUND_CHARS, MIN_CHARS, ROUNDS, Detokenizer, Repetition, StopStrings
+from localdflash.text.stream import (
+    MAX_PERIOD_CHARS,
+    MIN_REPEAT_CHARS,
+    REPEAT_COUNT,
+    Detokenizer,
+    Repetition,
+    StopStrings,
+)
 from localdflash.text.tokenizer import Tokenizer
 from tests.text.test_thoughts import cut
 
@@ -72,7 +79,7 @@ def text_before_repetition(text: str, sizes: Sequence[int] = (10**6,)) -> str:
 @pytest.mark.parametrize("piece", ["name, ", "a", "\n", "ha ha! ", PROSE, PROSE * 2 + "No. ", "x" * 300 + "y"])
 def test_repeated_text_is_cut(piece: str) -> None:
     kept = text_before_repetition("Hi! " + piece * 5000)
-    assert MIN_CHARS <= len(kept) <= 4 + max((ROUNDS + 2) * len(piece), MIN_CHARS)
+    assert MIN_REPEAT_CHARS <= len(kept) <= 4 + max((REPEAT_COUNT + 2) * len(piece), MIN_REPEAT_CHARS)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +90,7 @@ def test_repeated_text_is_cut(piece: str) -> None:
         PROSE * 3,
         (PROSE * 4 + "No. ") * 3,
         "".join(f"    assert add({one}, 1) == {one + 1}\n" for one in range(300)),
-        "".join(f"{number} " for number in range(MAX_ROUND_CHARS // 2)) * 8,
+        "".join(f"{number} " for number in range(MAX_PERIOD_CHARS // 2)) * 8,
     ],
 )
 def test_text_without_repetition_is_not_cut(text: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.text.stream import MIN_CHARS
+from localdflash.text.stream import MIN_REPEAT_CHARS
 from tests.server.api.dialects import CHAT, QUESTION, USER
 
 PATH = CHAT.path
@@ -82,7 +82,7 @@ def test_an_answer_that_repeats_itself_ends_where_that_is_asked_for(client: Any)
     assert (last["finish_reason"], text) == ("repeat", "name, " * (len(text) // 6) + "name, "[: len(text) % 6])
     (choice,) = client.post(PATH, body | {"end_repeats": True}).json()["choices"]
     assert (choice["message"]["content"], choice["finish_reason"]) == (text, "repeat")
-    assert len(client.post(PATH, body).json()["choices"][0]["message"]["content"]) > max(MIN_CHARS, len(text))
+    assert len(client.post(PATH, body).json()["choices"][0]["message"]["content"]) > max(MIN_REPEAT_CHARS, len(text))
 
 
 @pytest.mark.parametrize("seed", [None, 3])
