@@ -35,7 +35,7 @@ class PrefixCache:
         return sum(state.size for state in list(self._states.values()))
 
     def load_longest(self, pair: Pair, ids: Sequence[int]) -> None:
-        """Load the longest saved prefix of `ids` into the pair; first save the pair's sequence if much would be lost."""
+        """Load the longest saved prefix of `ids` into the pair; first save its sequence if much would be lost."""
         live_ids, ids = tuple(pair.cached), tuple(ids)
         shared = count_common_prefix(live_ids, ids)
         best = self._find_longest(ids, shared + MIN_GAIN_TOKENS)
