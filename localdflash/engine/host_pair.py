@@ -163,7 +163,7 @@ class HostPair:
         return draft.first(length) if len(draft) > length else draft
 
     def _choose(self, controller: Controller, draft: Draft, best: Draft, rate: float) -> tuple[Draft, float]:
-        """Return the better draft and its expected rate; remember `draft`, one per drafter, until it is decided."""
+        """Return the better draft and its expected rate; remember one draft per drafter until its outcome is known."""
         if not draft:
             return best, rate
         if draft.drafter not in self._pending:
@@ -187,7 +187,7 @@ class HostPair:
                 drafter.set_documents(documents)
 
     def rollback(self, length: int) -> None:
-        """See `Pair`; the last kept id becomes the anchor. Tokens that a recurrent target lost are computed again."""
+        """See `Pair`; the last remaining id becomes the anchor. Recompute tokens that a recurrent target dropped."""
         if not 1 <= length <= len(self.ids):
             raise UsageError(f"cannot roll back to {length} tokens of {len(self.ids)}")
         self._crop(length - 1)

@@ -171,7 +171,7 @@ class Pair(Protocol):
         """Number of tokens that can be committed before the context is full."""
 
     def prefill(self, ids: Sequence[int], cancelled: Cancelled = never_cancelled) -> int:
-        """Make `ids`, or a prefix if cancelled, the sequence; return how many tokens were computed, not cached."""
+        """Make `ids` the sequence, or a prefix of `ids` if cancelled; return how many tokens were not cached."""
 
     def step(self, sampler: Sampler, limit: int) -> Step:
         """Draft, verify, accept, and commit at most `limit` (≥ 1) tokens."""

@@ -127,7 +127,7 @@ def _remove(path: Path) -> None:
 
 
 def _read_sequence(path: Path) -> SavedSequence | None:
-    """Read a sequence; return None if the file is not what was written."""
+    """Read a sequence; return None if the file is unreadable or does not match its digest."""
     try:
         with safe_open(path, "numpy") as file:
             names = ["ids", "target", *(f"drafter.{i}" for i in range(len(file.keys()) - 2))]

@@ -20,7 +20,7 @@ from localdflash.models.weights.ggml_types import GGMLType
 Words = NDArray[np.uint32]
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
-Unpacked = tuple[Words, NDArray[Any]] | tuple[Words, NDArray[Any], NDArray[Any]]
+Unpacked = tuple[Words, NDArray[Any]] | tuple[Words, NDArray[Any], NDArray[Any]]  # codes, scales, supers
 
 PANEL, GROUP, SUPER = 16, 32, 256  # channels of a panel, inputs that share a scale, inputs that share a super-scale
 QUADS = 8  # words in a group of 32 inputs; a word holds the codes of four inputs, a quad

@@ -106,31 +106,31 @@ class ModeChoice:
         return self.kind != "plain"
 
 
-def choose_mode(record: FileMeasurement, rows_mode: RowsMode, with_drafter: bool) -> ModeChoice:
-    """Choose a pair's decode mode, in which it also runs while drafting is off."""
-    if record.max_width == 1:
+def choose_mode(measurement: FileMeasurement, rows_mode: RowsMode, with_drafter: bool) -> ModeChoice:
+    """Choose a pair's decode mode by its measurement; the pair also runs in it while drafting is off."""
+    if measurement.max_width == 1:
         return ModeChoice(UNMODIFIED, "plain", NO_ROLLBACK)
     if rows_mode == "fast":
-        return ModeChoice(UNMODIFIED.limit_width(record.max_width), "fast", FAST)
+        return ModeChoice(UNMODIFIED.limit_width(measurement.max_width), "fast", FAST)
     max_price = float("inf") if rows_mode == "exact" else MAX_PRICE if with_drafter else MAX_PRICE_ALONE
-    exact_modes = [mode for mode in record.modes if record.price(mode) < max_price]
+    exact_modes = [mode for mode in measurement.modes if measurement.price(mode) < max_price]
     if exact_modes:
         best = min(exact_modes, key=MeasuredMode.cost)
         return ModeChoice(
-            best.mode, "exact", f"exact: a step without drafts takes {record.price(best):.2f}× llama.cpp's own"
+            best.mode, "exact", f"exact: a step without drafts takes {measurement.price(best):.2f}× llama.cpp's own"
         )
-    return _choose_inexact(record, rows_mode, with_drafter)
+    return _choose_inexact(measurement, rows_mode, with_drafter)
 
 
-def _choose_inexact(record: FileMeasurement, rows_mode: RowsMode, with_drafter: bool) -> ModeChoice:
+def _choose_inexact(measurement: FileMeasurement, rows_mode: RowsMode, with_drafter: bool) -> ModeChoice:
     reason = "no batch width reproduced single-token logits bit for bit"
-    if record.modes:
-        lowest = min(map(record.price, record.modes))
+    if measurement.modes:
+        lowest = min(map(measurement.price, measurement.modes))
         reason = f"--rows exact would make a step without drafts take {lowest:.2f}× llama.cpp's own"
-    mode = UNMODIFIED.limit_width(record.max_width)
+    mode = UNMODIFIED.limit_width(measurement.max_width)
     if rows_mode == "auto" and not with_drafter:
         return ModeChoice(mode, "plain", f"no drafts: {reason}")
-    if record.modes:
+    if measurement.modes:
         return ModeChoice(mode, "fast", f"{FAST}; {reason}")
     return ModeChoice(mode, "not certified", f"not certified: {MAY_DIFFER}; {reason}")
 

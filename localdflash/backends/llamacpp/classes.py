@@ -125,7 +125,7 @@ class LlamaDecoder:
         return seconds * 1e3
 
     def decode_again(self, width: int) -> Rows | None:
-        """Decode, roll back the second half, return its rows decoded again; None without recurrent layers or a half."""
+        """Decode, roll back the second half, return its rows decoded again; None if not recurrent or at width 1."""
         start, kept_rows = self._length, width // 2
         if not self._has_states or not kept_rows:
             return None
