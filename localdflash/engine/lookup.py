@@ -34,12 +34,12 @@ class LookupDrafter:
     def _reset(self, documents: Sequence[Sequence[int]]) -> None:
         self._documents = documents
         self._text: list[int] = []  # documents, then indexed tokens of the sequence
-        self._unindexed: list[int] = []  # observed tokens, indexed by the next proposal: many steps need none
+        self._unindexed: list[int] = []  # observed tokens, which the next proposal indexes
         self._positions: dict[tuple[int, ...], list[int]] = {}  # where each 1-, 2- and 3-gram ends
         for document in documents:
             self._append([*document, BREAK])
         self._base = len(self._text)  # where the sequence begins
-        self._copy_offset: int | None = None  # of the copied position before the sequence's end; None: no copy
+        self._copy_offset: int | None = None  # from the copied position to the text's end; None: no copy
         self._misses = 0
 
     def set_documents(self, documents: Sequence[Sequence[int]]) -> None:

@@ -88,7 +88,7 @@ class Sampler:
     ) -> None:
         self.params = params
         self.constraint = constraint
-        self.sampled_tokens: list[SampledToken] = []  # recorded; the reader empties it
+        self.sampled_tokens: list[SampledToken] = []  # with `top_logprobs`; the reader empties it
         self._top_logprobs = top_logprobs
         self._is_greedy = params.temperature == 0.0
         self._shift = LogitShift(params)

@@ -137,7 +137,7 @@ class Scheduler:
 
     def run(self) -> None:
         """Run jobs until `close`; call this on the engine thread. DeviceError ends every job and is raised."""
-        while (job := self._next()) is not None:
+        while (job := self._wait_for_job()) is not None:
             self._run_job(job)
 
     def drain(self) -> None:
@@ -159,7 +159,7 @@ class Scheduler:
         for job in queued:
             self._end(job, error)
 
-    def _next(self) -> EngineJob | None:
+    def _wait_for_job(self) -> EngineJob | None:
         """Wait for a job, urgent ones first, and mark it as running; None if the queue is closed and empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._urgent or self._not_urgent or self._closed)

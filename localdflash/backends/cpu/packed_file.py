@@ -87,7 +87,7 @@ class ImageHeader(msgspec.Struct, frozen=True):
     entries: tuple[ImageEntry, ...]
 
     def encoded(self) -> bytes:
-        """Return the prefix and the header in JSON, with which an image begins."""
+        """Return the first bytes of an image: the prefix, then the header in JSON."""
         text = msgspec.json.encode(self)
         return PREFIX.pack(MAGIC, VERSION, len(text), _header_digest(text)) + text
 
@@ -242,7 +242,7 @@ def _write_packed(file: Path, source: CheckedFile[Config], header: ImageHeader, 
     paths.create_private(file.parent)
     clean(file.parent)
     if shutil.disk_usage(file.parent).free < needed:
-        remove(file)  # packed from an older source
+        remove(file)  # it was packed from an older source
     if (free := shutil.disk_usage(file.parent).free) < needed:
         raise OSError(errno.ENOSPC, f"needs {-(-needed >> 20)} MiB, {free >> 20} MiB are free")
     temporary_path = file.with_name(f"{file.stem}.{os.getpid()}-{secrets.token_hex(4)}")

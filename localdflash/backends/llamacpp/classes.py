@@ -93,9 +93,9 @@ class LlamaDecoder:
         self._length = 0
 
     def go_to(self, position: int) -> None:
-        """Move to position 0, 1 or 2, in this order: the sequence grows.
+        """Move to position 0, 1 or 2, in this order, decoding more tokens at each.
 
-        Without recurrent layers, position 1 only adds copies, so at 2 the sequence's cells surround those of copies.
+        Without recurrent layers, position 1 only adds copies of the sequence; at 2 its cells surround those of copies.
         """
         if position == 0:
             self._length = self._cache.crop(0)
