@@ -15,7 +15,14 @@ import torch
 from numpy.typing import NDArray
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.binding import bind_layers, bind_matrix, bind_shape, check_shape, open_target, rope_tables
+from localdflash.backends.cpu.binding import (
+    bind_layers,
+    bind_matrix,
+    bind_shape,
+    open_target,
+    rope_tables,
+    why_unsupported,
+)
 from localdflash.backends.cpu.cpu_kv_cache import STRIP_KEYS
 from localdflash.backends.cpu.cpu_library import MAX_ROWS, ThreadPool, address, allocate_aligned
 from localdflash.backends.cpu.packing import GROUP, PANEL
@@ -59,8 +66,8 @@ class ParallelCpuTarget:
     def __init__(self, path: Path, sequences: int, context: int, taps: Sequence[int]) -> None:
         packed = open_target(path)
         c = self.config = packed.config
-        if c.num_experts or c.recurrent or check_shape(c):
-            reason = check_shape(c) or ("mixtures of experts" if c.num_experts else "recurrent layers")
+        if c.num_experts or c.recurrent or why_unsupported(c):
+            reason = why_unsupported(c) or ("mixtures of experts" if c.num_experts else "recurrent layers")
             raise ModelError(f"{path}: not supported by the CPU engine ({reason}); use --backend llama.cpp")
         self.sequences, self.context, self.taps = sequences, context, tuple(taps)
         self.hidden_size, self.vocab_size = c.hidden_size, c.vocab_size

@@ -13,7 +13,7 @@ from localdflash.engine.pair import Drafter, Target
 WIDTHS = (1, 2, 4, 8, 16, 32)
 CONTEXT_TOKENS = 16  # in the cache while measuring
 LONG_CONTEXT_TOKENS = 2048  # the cache pretends to hold these, to measure how costs grow with it
-FEW = 4  # batch width that is compared with width 1, to get the cost of each extra token
+GROWTH_WIDTH = 4  # batch width that is timed over a long context, next to width 1, to extrapolate to other widths
 ROUNDS = 3
 REPEAT_SECONDS = 3e-3  # a call is repeated until this much time has passed
 SINGLE_CALL_SECONDS = 8e-3  # a longer call is timed once
@@ -35,24 +35,24 @@ def calibrate(
     verify_ms = _time_fastest({width: _make_verify(target, width) for width in widths}, rounds)
     for narrower, width in pairwise(verify_ms):  # a wider batch that measures faster is noise
         verify_ms[width] = max(verify_ms[width], verify_ms[narrower])
-    free = dict.fromkeys((drafter.name for drafter in drafters), 0.0)
+    zero_ms = dict.fromkeys((drafter.name for drafter in drafters), 0.0)
     draft_ms = _time_fastest({each.name: partial(each.propose, 1, target.max_width) for each in models}, rounds)
     for drafter in models:
         drafter.rollback(0)
     growth = _measure_growth(target, verify_ms, length)
     target.crop(0)
-    return Controller(verify_ms, free | draft_ms, growth)
+    return Controller(verify_ms, zero_ms | draft_ms, growth)
 
 
 def _measure_growth(target: Target, verify_ms: Mapping[int, float], length: int) -> dict[int, float] | None:
-    """Return the extra cost of each width per token of context, extrapolated from widths 1 and `FEW`, or None."""
-    long, narrow = min(LONG_CONTEXT_TOKENS, target.context - FEW), [width for width in verify_ms if width in (1, FEW)]
-    if len(narrow) < 2 or long < 4 * length or not target.assume_length(long):
+    """Return the extra milliseconds of each width per token of context; None if a long context cannot be assumed."""
+    long_length = min(LONG_CONTEXT_TOKENS, target.context - GROWTH_WIDTH)
+    widths = [width for width in verify_ms if width in (1, GROWTH_WIDTH)]
+    if len(widths) < 2 or long_length < 4 * length or not target.assume_length(long_length):
         return None
-    found = _time_fastest({width: _make_verify(target, width) for width in narrow}, 2)
-    one, few = (max(0.0, found[width] - verify_ms[width]) / (long - length) for width in narrow)
-    each = max(0.0, few - one) / (FEW - 1)
-    return {width: one + each * (width - 1) for width in verify_ms}
+    long_ms = _time_fastest({width: _make_verify(target, width) for width in widths}, 2)
+    single, wide = (max(0.0, long_ms[width] - verify_ms[width]) / (long_length - length) for width in widths)
+    return {width: single + max(0.0, wide - single) / (GROWTH_WIDTH - 1) * (width - 1) for width in verify_ms}
 
 
 def _make_verify(target: Target, width: int) -> Callable[[], None]:
@@ -66,7 +66,7 @@ def _make_verify(target: Target, width: int) -> Callable[[], None]:
 
 
 def _time_fastest(runs: Mapping[Key, Callable[[], object]], rounds: int) -> dict[Key, float]:
-    """Return the fastest time of each call in milliseconds, interleaved: disturbances only make calls longer."""
+    """Return the fastest time of each call in milliseconds; calls are interleaved, and disturbances only slow them."""
     times = dict.fromkeys(runs, float("inf"))
     for _ in range(rounds):
         for key, run in runs.items():

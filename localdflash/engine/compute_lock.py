@@ -1,4 +1,4 @@
-"""Lock that lets one of several pairs on one machine compute at a time, urgent work first, between steps and chunks."""
+"""Lock that lets only one of a machine's pairs compute at a time. Between steps and chunks, urgent work goes first."""
 
 import threading
 from collections.abc import Iterator

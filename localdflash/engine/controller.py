@@ -1,4 +1,4 @@
-"""Chooses how much to draft: what maximizes expected tokens per millisecond. Not drafting is always a choice.
+"""Chooses the draft length that maximizes expected tokens per millisecond. Not drafting is always a choice.
 
 Speed = E[committed tokens] / (V(n + 1) + D) with a draft of n tokens. V (cost of a verify batch) and D (cost of a
 draft) are measured at load and at every step. A drafter's confidence is calibrated against earlier drafts, verified or
@@ -15,8 +15,8 @@ BINS = 12  # of claimed confidence
 PRIOR_DRAFTS = 6.0  # weight of a claimed confidence before any outcome was counted, in drafts
 BIN_DECAY = 0.995  # factor on a bin's counts at each new outcome
 SURVIVAL_RATE = 0.1  # weight of a new draft's outcome
-INITIAL_PROBES = 12  # probes (drafts that only measure a drafter) before `PROBE_SHARE`; time for 12 may be saved up
-INITIAL_PROBE_SHARE = 0.05  # share of the decoding time for the initial probes
+INITIAL_PROBES = 12  # number of first probes (drafts that only measure a drafter), and maximum saved up for
+INITIAL_PROBE_SHARE = 0.05  # share of the decoding time for the first probes
 PROBE_SHARE = 0.01  # share for later probes
 OPTIMISTIC_ACCEPTANCE = 0.95  # acceptance per token assumed for an untried drafter
 MIN_SPEEDUP = 1.05  # expected speedup over not drafting below which no draft is verified
@@ -83,20 +83,20 @@ class Controller:
         return 1.0 / self.costs.predict_ms(1)
 
     def choose_prefix(self, draft: Draft) -> tuple[int, float]:
-        """Return how many tokens of a draft to verify, and its expected tokens per millisecond from now on."""
+        """Return how many tokens of a draft to verify, and the expected tokens per millisecond of that verify batch."""
         acceptance = self.calibration[draft.drafter].acceptance
         draft_ms = self.draft_ms[draft.drafter]
         baseline = self.baseline_rate
         floor, verify_ms = baseline * MIN_SPEEDUP, self.costs.predict_by_draft_length()
         count, best, rate = 0, 0.0, baseline
-        alive, expected, remaining = 1.0, 1.0, len(draft)
+        prefix_probability, expected, remaining = 1.0, 1.0, len(draft)
         for i, (confidence, cost) in enumerate(zip(draft.confidence, verify_ms, strict=False)):
-            alive *= acceptance(confidence)
-            expected += alive
+            prefix_probability *= acceptance(confidence)
+            expected += prefix_probability
             remaining -= 1
             if expected > floor * cost and expected > best * (cost + draft_ms):
                 count, best, rate = i + 1, expected / (cost + draft_ms), expected / cost
-            bound = expected + alive * remaining  # if all remaining tokens were certain, and free to verify
+            bound = expected + prefix_probability * remaining  # if all remaining tokens were certain and free
             if bound <= floor * cost or bound <= best * (cost + draft_ms):
                 break
         return count, rate
@@ -108,8 +108,8 @@ class Controller:
     def _best_rate(self, drafter: str, survival: Sequence[float]) -> float:
         """Return the highest expected tokens per millisecond over all lengths of a draft."""
         draft_ms, best, expected = self.draft_ms[drafter], 0.0, 1.0
-        for alive, ms in zip(survival, self.costs.predict_by_draft_length(), strict=False):
-            expected += alive
+        for prefix_probability, ms in zip(survival, self.costs.predict_by_draft_length(), strict=False):
+            expected += prefix_probability
             best = max(best, expected / (ms + draft_ms))
         return best
 
@@ -118,14 +118,14 @@ class Controller:
         return self.predict_rate(drafter, limit) > rate or self.start_probe(drafter, limit, rate)
 
     def start_probe(self, drafter: str, limit: int, rate: float) -> bool:
-        """Return whether to start a probe: if the time is saved up and the drafter's best case beats `rate`."""
+        """Start a probe if its time is saved up and the drafter's best case beats `rate`; return whether it started."""
         self._needed_ms = self.draft_ms[drafter]
         optimistic = [OPTIMISTIC_ACCEPTANCE ** (i + 1) for i in range(limit)]
         self._is_probing = self._credit_ms >= self._needed_ms and self._best_rate(drafter, optimistic) > rate
         return self._is_probing
 
     def record_verify(self, width: int, ms: float) -> None:
-        """Learn from a step's time without its draft, and save up time for probes."""
+        """Learn from the time of a step, excluding its draft, and save up time for probes."""
         share = INITIAL_PROBE_SHARE if self._probes < INITIAL_PROBES else PROBE_SHARE
         max_credit_ms = max(INITIAL_PROBES * max(self.draft_ms.values(), default=0.0), self._needed_ms)
         self._credit_ms = min(self._credit_ms + share * ms, max_credit_ms)

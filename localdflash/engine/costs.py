@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 WIDTH_RATE, SLOWDOWN_RATE = 0.2, 0.2  # weights of a new timing, for its width's time and for the slowdown
-MAX_RATIO = 2.0  # bound of measured / expected: larger deviations are clipped
+MAX_RATIO = 2.0  # maximum of measured / expected, and its inverse the minimum
 STRIDE_TOKENS = 128  # the times are recomputed when the context has changed by this many tokens
 
 
@@ -44,13 +44,13 @@ class VerifyCosts:
         return [ms * self.slowdown for ms in self.width_ms[2:]]
 
     def record(self, width: int, ms: float) -> None:
-        """Learn from a measured verify batch; ignore one wider than any measured at load."""
+        """Learn from a measured verify batch; ignore a batch that is wider than any measured at load."""
         if width >= len(self.width_ms):
             return
         expected = self.predict_ms(width)
-        older, old = self._recent.get(width, (expected, expected))
-        self._recent[width] = (old, ms)
-        median = sorted((older, old, ms))[1]
+        oldest, older = self._recent.get(width, (expected, expected))
+        self._recent[width] = (older, ms)
+        median = sorted((oldest, older, ms))[1]
         ratio = min(max(median / expected, 1 / MAX_RATIO), MAX_RATIO)
         for times in (self.width_ms, self._short, self._growth):
             times[width] *= ratio**WIDTH_RATE

@@ -1,4 +1,4 @@
-"""A draft: the tokens that a drafter proposes to follow the anchor."""
+"""A draft: the tokens that a drafter proposes to follow the anchor (the newest committed token)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

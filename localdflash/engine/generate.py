@@ -18,12 +18,12 @@ class Request:
     ids: Sequence[int]
     max_tokens: int  # 0: only fill the KV cache
     params: SamplingParams = field(default_factory=SamplingParams)
-    ends: frozenset[int] = frozenset()
+    ends: frozenset[int] = frozenset()  # tokens that end the answer
     cancelled: Cancelled = never_cancelled
     constraint: Constraint | None = None
     top_logprobs: int | None = None  # likeliest tokens to record for each token; None: no probabilities at all
-    documents: Sequence[Sequence[int]] = ()  # that drafts may be copied from
-    draft: bool = True  # False: without drafting, to compare; the text is the same
+    documents: Sequence[Sequence[int]] = ()  # token ids of texts that lookup drafts may copy from
+    draft: bool = True  # False: decode without drafts, for comparisons; the text does not change
     stats: Stats = field(default_factory=Stats)
     queue_ms: float = 0.0  # from submission until a scheduler first ran the request
     computed_tokens: int = 0  # prompt tokens that no cache held
@@ -33,7 +33,7 @@ class Request:
 
 
 class Generation:
-    """Running request: call `take`, also after other requests used the pair, then `step` until it returns None."""
+    """Running request: call `prefill`, again after other requests used the pair, then `step` until it returns None."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -41,7 +41,7 @@ class Generation:
         self.ids = list(request.ids)
         self._began = 0.0
 
-    def take(self, pair: Pair, prefixes: PrefixCache | None = None, interrupted: Cancelled = never_cancelled) -> bool:
+    def prefill(self, pair: Pair, prefixes: PrefixCache | None = None, interrupt: Cancelled = never_cancelled) -> bool:
         """Make this request's ids the pair's sequence; return False if interrupted or cancelled (caches are kept)."""
         request = self.request
         began = time.perf_counter()
@@ -50,7 +50,7 @@ class Generation:
         pair.set_documents(request.documents)
         if prefixes:
             prefixes.load_longest(pair, self.ids)
-        computed = pair.prefill(self.ids, lambda: interrupted() or request.cancelled())
+        computed = pair.prefill(self.ids, lambda: interrupt() or request.cancelled())
         if not request.stats.steps:
             request.computed_tokens += computed
             request.prefill_ms += (time.perf_counter() - began) * 1e3
@@ -82,6 +82,6 @@ class Generation:
 def generate(pair: Pair, request: Request, prefixes: PrefixCache | None = None) -> Iterator[Step]:
     """Yield the steps of one request; the caller may stop reading at any step."""
     generation = Generation(request)
-    generation.take(pair, prefixes)
+    generation.prefill(pair, prefixes)
     while step := generation.step(pair):
         yield step

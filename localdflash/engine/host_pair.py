@@ -18,10 +18,10 @@ from localdflash.engine.lookup import LookupDrafter
 from localdflash.engine.pair import Cancelled, Drafter, GreedyTarget, SavedSequence, Step, Target, never_cancelled
 from localdflash.engine.sampling import Constraint, Sampler
 
-GRAMMAR = "grammar"  # names the drafts that a grammar forces
+GRAMMAR = "grammar"  # drafter name of drafts that a grammar forces
 FORCED_CONFIDENCE = 0.95  # the target may spell the forced text in other tokens
-AGREED = "agreed"  # names lookup drafts that begin like a model's draft: accepted more often, calibrated separately
-MIN_LOOKUP_CONFIDENCE = 0.4  # of the first token of a lookup draft that models must beat to be allowed to draft
+AGREED = "agreed"  # drafter name of lookup drafts that begin like a model's draft: calibrated separately
+MIN_LOOKUP_CONFIDENCE = 0.4  # of a lookup draft's first token, from which on a model drafts only if it is faster
 
 
 class _PendingDraft(NamedTuple):
@@ -34,7 +34,7 @@ class _PendingDraft(NamedTuple):
 class HostPair:
     """See `Pair`. With `controller=None` it decodes without drafting.
 
-    An error in a step drops the whole sequence, so that target and drafters never hold different tokens.
+    An error in `prefill`, `step` or `load` drops the sequence, so that target and drafters never hold different tokens.
     """
 
     def __init__(self, target: Target, drafters: Sequence[Drafter] = (), controller: Controller | None = None) -> None:
@@ -101,11 +101,11 @@ class HostPair:
         anchor, self._drafting_ms = self.ids[-1], 0.0
         if self.controller:
             self.controller.costs.set_context_length(self.target.length)
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         limit = min(max_tokens, self.target.max_width) - 1
         controller = self.controller if self.drafting_enabled else None
         draft = self._draft(controller, anchor, limit, sampler.constraint) if controller else EMPTY_DRAFT
-        drafted = time.perf_counter()
+        draft_end = time.perf_counter()
         if sampler.needs_only_argmax and self._greedy:
             likeliest, features = self._greedy.verify_greedy(anchor, draft)
             committed = accept_greedy(draft, likeliest, max_tokens, self.ends)
@@ -114,17 +114,17 @@ class HostPair:
             features = verification.features
             committed = accept(draft, verification.logits, sampler, self.ids, max_tokens, self.ends)
         self.target.keep(len(committed))
-        verified = time.perf_counter()
+        verify_end = time.perf_counter()
         if self.drafters:
-            observed = [anchor, *committed[:-1]]
-            features = None if features is None else features[: len(observed)].copy()
+            observed_ids = [anchor, *committed[:-1]]
+            features = None if features is None else features[: len(observed_ids)].copy()
             for drafter in self.drafters:
-                drafter.observe(observed, features)
+                drafter.observe(observed_ids, features)
         self.ids += committed
-        draft_ms, verify_ms = (drafted - began) * 1e3, (verified - drafted) * 1e3
+        draft_ms, verify_ms = (draft_end - start_time) * 1e3, (verify_end - draft_end) * 1e3
         if controller:
             self._record_outcomes(controller)
-            ms = (time.perf_counter() - began) * 1e3
+            ms = (time.perf_counter() - start_time) * 1e3
             controller.record_verify(len(draft) + 1, ms - self._drafting_ms)
         return Step(committed, draft.drafter, len(draft), len(committed) - 1, draft_ms, verify_ms)
 
@@ -163,7 +163,7 @@ class HostPair:
         return draft.first(length) if len(draft) > length else draft
 
     def _choose(self, controller: Controller, draft: Draft, best: Draft, rate: float) -> tuple[Draft, float]:
-        """Return the better of two drafts with its expected rate, and note the new draft until its outcome is known."""
+        """Return the better draft and its expected rate; remember one draft per drafter until its outcome is known."""
         if not draft:
             return best, rate
         if draft.drafter not in self._pending:
@@ -187,7 +187,7 @@ class HostPair:
                 drafter.set_documents(documents)
 
     def rollback(self, length: int) -> None:
-        """See `Pair`; the last kept id becomes the anchor. Tokens that a recurrent target lost are computed again."""
+        """See `Pair`; the last remaining id becomes the anchor. Recompute tokens that a recurrent target dropped."""
         if not 1 <= length <= len(self.ids):
             raise UsageError(f"cannot roll back to {length} tokens of {len(self.ids)}")
         self._crop(length - 1)

@@ -17,7 +17,7 @@ MAX_MATCH_TOKENS = 32  # a longer match adds no confidence
 TOKENS_BEHIND, TOKENS_AHEAD = 4, 12  # a copy resumes from 4 tokens before to 12 after its expected position
 RESUMED_TOKENS = 3  # match length that a resumed copy counts as
 MAX_MISSES = 8  # proposals in a row without a trigram match or a resumed copy, before the passage is forgotten
-BREAK = -1  # stands after each document in the text
+BREAK = -1  # pseudo-token that ends each document in `_text`
 MAX_UNINDEXED_TOKENS = 16  # observed tokens that may wait for the next proposal
 
 
@@ -116,12 +116,12 @@ class LookupDrafter:
             return EMPTY_DRAFT
         # Each given that the tokens before it are right: then the match is that much longer.
         confidence = [length / (length + 2.0) for length in range(match, match + len(tokens))]
-        nexts = [following for at in candidates if (following := self._continue_from(at, anchor, 1))]
-        confidence[0] *= nexts.count(tokens[:1]) / len(nexts)
+        next_tokens = [continuation for at in candidates if (continuation := self._continue_from(at, anchor, 1))]
+        confidence[0] *= next_tokens.count(tokens[:1]) / len(next_tokens)
         return Draft(self.name, tokens, confidence)
 
     def _continue_from(self, position: int, anchor: int, count: int) -> list[int]:
-        """Return what followed a position, up to the end of its document; repeat it if it reaches the text's end."""
+        """Return what followed a position, up to its document's end; at the text's end, repeat that with the anchor."""
         tokens = self._text[position + 1 : position + 1 + count]
         if BREAK in tokens:
             return tokens[: tokens.index(BREAK)]
@@ -133,16 +133,16 @@ class LookupDrafter:
         return tokens
 
     def _find_match(self, anchor: int) -> tuple[int | None, int, Sequence[int]]:
-        """Return an earlier position of the anchor to continue from, the length of the match there, and candidates."""
+        """Return an earlier position of the anchor (or None), the match length there, and all positions compared."""
         text, positions = self._text, self._positions
-        if len(text) > 1 and (found := positions.get((text[-2], text[-1], anchor))):
-            return self._longest_match(found, GRAM_TOKENS)
+        if len(text) > 1 and (matches := positions.get((text[-2], text[-1], anchor))):
+            return self._longest_match(matches, GRAM_TOKENS)
         if (position := self._resume_copy(anchor)) is not None:
             return position, RESUMED_TOKENS, [position]
-        if text and (found := positions.get((text[-1], anchor))):
-            return self._longest_match(found, GRAM_TOKENS - 1)
-        if found := positions.get((anchor,)):
-            return self._longest_match(found, GRAM_TOKENS - 2)
+        if text and (matches := positions.get((text[-1], anchor))):
+            return self._longest_match(matches, GRAM_TOKENS - 1)
+        if matches := positions.get((anchor,)):
+            return self._longest_match(matches, GRAM_TOKENS - 2)
         return None, 0, ()
 
     def _longest_match(self, positions: list[int], size: int) -> tuple[int, int, Sequence[int]]:
@@ -172,7 +172,7 @@ class LookupDrafter:
 
 
 def _newest_grams(text: list[int]) -> tuple[tuple[int, ...], ...]:
-    """Return the newest token, pair and triple. Written out because it runs for every token."""
+    """Return the newest 1-, 2- and 3-gram. Written out because this function runs for every token."""
     last = text[-1]
     if len(text) > 2:
         return (last,), (text[-2], last), (text[-3], text[-2], last)

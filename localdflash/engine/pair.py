@@ -20,7 +20,7 @@ from localdflash.engine.draft import Draft
 from localdflash.engine.sampling import Sampler
 
 Logits = NDArray[np.float32]
-TargetFeatures = NDArray[np.float32]  # [rows, n_taps * H]
+TargetFeatures = NDArray[np.float32]  # [rows, number of taps * hidden size]
 Cancelled = Callable[[], bool]
 
 
@@ -31,7 +31,7 @@ def never_cancelled() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Output of one verify batch: row 0 is the anchor's, row i + 1 draft token i's. Valid until the next batch."""
+    """Output of one verify batch: row 0 of the anchor, row i + 1 of draft token i. Valid until the next batch."""
 
     logits: Logits  # [rows, V]
     features: TargetFeatures | None
@@ -44,7 +44,7 @@ class Step:
     tokens: Sequence[int]  # committed
     drafter: str  # name of the drafter of the verified draft
     drafted: int  # tokens of the verified draft
-    accepted: int  # of these, committed
+    accepted: int  # draft tokens that were committed
     draft_ms: float
     verify_ms: float
 
@@ -66,7 +66,7 @@ class SavedSequence:
     drafters: tuple[bytes | bytearray, ...]
     is_recurrent: bool = False  # the caches include recurrent states: decoding can continue only from the end
     in_blocks: int = 0  # leading ids prefilled in blocks of tokens, not step by step: their KV entries differ in bits
-    wait: Callable[[], None] = field(default=already_complete, compare=False)  # for the bytes; may raise StateLost
+    wait: Callable[[], None] = field(default=already_complete, compare=False)  # for the copy; may raise StateLost
 
     def count_shared(self, ids: Sequence[int]) -> int:
         """Return how many leading ids can be reused for `ids`; of a recurrent sequence, all or none."""
@@ -171,7 +171,7 @@ class Pair(Protocol):
         """Number of tokens that can be committed before the context is full."""
 
     def prefill(self, ids: Sequence[int], cancelled: Cancelled = never_cancelled) -> int:
-        """Make `ids`, or those computed until it is cancelled, the sequence; return how many tokens were computed."""
+        """Make `ids` the sequence, or a prefix of `ids` if cancelled; return how many tokens were not cached."""
 
     def step(self, sampler: Sampler, limit: int) -> Step:
         """Draft, verify, accept, and commit at most `limit` (≥ 1) tokens."""

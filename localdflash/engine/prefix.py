@@ -35,20 +35,20 @@ class PrefixCache:
         return sum(state.size for state in list(self._states.values()))
 
     def load_longest(self, pair: Pair, ids: Sequence[int]) -> None:
-        """Before a prefill of `ids`, save the pair's sequence if much would be lost; load a longer saved prefix."""
-        live, ids = tuple(pair.cached), tuple(ids)
-        shared = count_common_prefix(live, ids)
-        best = self._find_best(ids, shared + MIN_GAIN_TOKENS)
-        must_save = self._budget > 0 and len(live) - shared >= MIN_GAIN_TOKENS
+        """Load the longest saved prefix of `ids` into the pair; first save its sequence if much would be lost."""
+        live_ids, ids = tuple(pair.cached), tuple(ids)
+        shared = count_common_prefix(live_ids, ids)
+        best = self._find_longest(ids, shared + MIN_GAIN_TOKENS)
+        must_save = self._budget > 0 and len(live_ids) - shared >= MIN_GAIN_TOKENS
         if must_save and not any(
-            begins_with(key, live) and state.contains(live) for key, state in self._states.items()
+            begins_with(key, live_ids) and state.contains(live_ids) for key, state in self._states.items()
         ):
             self._put(pair.save())  # this may evict `best`, which is still referenced here
         while best is not None and not self._try_load(pair, best):
-            best = self._find_best(ids, shared + MIN_GAIN_TOKENS)
+            best = self._find_longest(ids, shared + MIN_GAIN_TOKENS)
 
-    def _find_best(self, ids: tuple[int, ...], min_tokens: int) -> SavedSequence | None:
-        """Return the saved sequence that shares the most leading ids, if it shares at least `min_tokens`."""
+    def _find_longest(self, ids: tuple[int, ...], min_tokens: int) -> SavedSequence | None:
+        """Return the saved sequence that shares the most leading ids, None if fewer than `min_tokens`."""
         best: SavedSequence | None = None
         for state in self._states.values():
             if begins_with(state.ids, ids[:min_tokens]) and state.count_shared(ids) >= min_tokens:

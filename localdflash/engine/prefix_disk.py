@@ -20,7 +20,7 @@ from safetensors.numpy import save
 
 from localdflash.engine.pair import SavedSequence, already_complete
 
-# Keys of the metadata: present if the state is usable as a whole only; number of leading ids prefilled in blocks.
+# Metadata keys: present if a state is recurrent (only usable as a whole); number of leading ids prefilled in blocks.
 RECURRENT, IN_BLOCKS = "whole", "in_blocks"
 
 
@@ -35,13 +35,13 @@ class DiskCache:
             if _is_abandoned(path):
                 _remove(path)
         for path in self.folder.glob("*.safetensors"):
-            if (known := _read_ids(path)) is None:
+            if (sequence := _read_without_caches(path)) is None:
                 _remove(path)
             else:
-                self._known[path] = known
+                self._known[path] = sequence
 
     def find_longest(self, ids: Sequence[int], min_tokens: int) -> SavedSequence | None:
-        """Return the sequence that shares the most leading ids, if it shares at least `min_tokens`."""
+        """Return the sequence that shares the most leading ids; None if fewer than `min_tokens` or damaged."""
         best, longest = None, min_tokens
         for path, saved in self._known.items():
             if (shared := saved.count_shared(ids)) >= longest:
@@ -64,13 +64,13 @@ class DiskCache:
         if path in self._known or state.size > self._budget:
             return
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        unfinished = path.with_suffix(f".{os.getpid()}")
+        temporary_path = path.with_suffix(f".{os.getpid()}")
         try:
-            with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            with open(os.open(temporary_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(_serialize(state))
-            unfinished.replace(path)
+            temporary_path.replace(path)
         except BaseException:
-            unfinished.unlink(missing_ok=True)
+            temporary_path.unlink(missing_ok=True)
             raise
         for other in [path for path, known in self._known.items() if state.contains(known.ids)]:
             del self._known[other]
@@ -105,14 +105,14 @@ def _serialize(state: SavedSequence) -> bytes:
     return bytes(save(parts, metadata | ({RECURRENT: "yes"} if state.is_recurrent else {})))
 
 
-def _read_ids(path: Path) -> SavedSequence | None:
+def _read_without_caches(path: Path) -> SavedSequence | None:
     try:
         with safe_open(path, "numpy") as file:
             ids, is_recurrent = file.get_tensor("ids"), RECURRENT in (file.metadata() or {})
     except (SafetensorError, OSError):
         return None
-    is_sound = ids.dtype == np.int32 and ids.ndim == 1
-    return SavedSequence(tuple(ids.tolist()), b"", (), is_recurrent) if is_sound else None
+    is_valid = ids.dtype == np.int32 and ids.ndim == 1
+    return SavedSequence(tuple(ids.tolist()), b"", (), is_recurrent) if is_valid else None
 
 
 def _is_abandoned(path: Path) -> bool:
@@ -127,7 +127,7 @@ def _remove(path: Path) -> None:
 
 
 def _read_sequence(path: Path) -> SavedSequence | None:
-    """Read a sequence; return None if the file is not what was written."""
+    """Read a sequence; return None if the file is unreadable or does not match its digest."""
     try:
         with safe_open(path, "numpy") as file:
             names = ["ids", "target", *(f"drafter.{i}" for i in range(len(file.keys()) - 2))]

@@ -88,7 +88,7 @@ class Sampler:
     ) -> None:
         self.params = params
         self.constraint = constraint
-        self.sampled_tokens: list[SampledToken] = []  # recorded; the reader empties it
+        self.sampled_tokens: list[SampledToken] = []  # with `top_logprobs`; the reader empties it
         self._top_logprobs = top_logprobs
         self._is_greedy = params.temperature == 0.0
         self._shift = LogitShift(params)
@@ -123,7 +123,7 @@ class Sampler:
         if self._top_logprobs is not None:
             if mask is not None and self.constraint and self.constraint.renormalizes:
                 logits = np.where(mask, logits, -np.inf).astype(np.float32)
-            self.sampled_tokens.append(_with_logprobs(logits, token, self._top_logprobs))
+            self.sampled_tokens.append(_make_sampled_token(logits, token, self._top_logprobs))
         if self.constraint:
             self.constraint.advance(token)
         self._shift.count(token)
@@ -176,7 +176,7 @@ class Sampler:
         return tokens, probabilities / probabilities.sum()
 
 
-def _with_logprobs(logits: NDArray[np.float32], token: int, count: int) -> SampledToken:
+def _make_sampled_token(logits: NDArray[np.float32], token: int, count: int) -> SampledToken:
     if not count:  # in single precision, which is far faster
         best = logits.max()
         return SampledToken(token, float(logits[token] - best) - math.log(np.exp(logits - best).sum()), ())

@@ -1,4 +1,4 @@
-"""Decides which request has the pair: urgent ones first, and only the newest request of each document.
+"""Decides which request uses the pair: urgent requests first, and only the newest request of each document.
 
 Any thread may call `submit` and `cancel`. The engine thread calls `run`, which calls the callbacks of jobs. A job that
 is cancelled while queued ends on the thread that cancels it. A running job is cancelled or preempted between steps. A
@@ -31,7 +31,7 @@ class EngineJob:
     on_end: OnEnd
     urgent: bool = False  # a completion: runs before every job that is not urgent
     document: str | None = None  # a newer job of the same document cancels this one
-    submitted: float = field(default_factory=time.perf_counter)  # seconds, like `cancelled_at`
+    submitted_at: float = field(default_factory=time.perf_counter)  # seconds, like `cancelled_at`
     cancelled_at: float | None = None
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class EngineTotals:
     cancelled: int = 0
     preempted: int = 0
     prompt_tokens: int = 0  # of requests that took a step
-    reused_tokens: int = 0  # of these prompt tokens, those that a cache held
+    reused_tokens: int = 0  # of `prompt_tokens`, those that a cache held
     cancel_ms: deque[float] = field(default_factory=lambda: deque(maxlen=1000))  # from cancelling to a free engine
 
     def add(self, other: "EngineTotals") -> None:
@@ -97,26 +97,26 @@ class Scheduler:
             return any(job.request.max_tokens for job in self._jobs())
 
     def submit(self, job: EngineJob) -> None:
-        """Queue a job; QueueFull if too many are queued, EngineDisconnect if the engine has stopped."""
+        """Queue a job and cancel older jobs of its document; QueueFull, or EngineDisconnect if the engine stopped."""
         with self._changed:
             if self._closed:
                 raise EngineDisconnect("the engine has stopped; start it again")
             older = [other for other in self._jobs() if job.document and other.document == job.document]
-            withdrawn = [other for other in older if self._withdraw(other)]
-            full = self.queue_length >= self._limit
-            if not full:
+            removed_jobs = [other for other in older if self._withdraw(other)]
+            is_full = self.queue_length >= self._limit
+            if not is_full:
                 (self._urgent if job.urgent else self._not_urgent).append(job)
                 self._changed.notify()
-        for other in withdrawn:
+        for other in removed_jobs:
             self._end(other, None)
-        if full:
+        if is_full:
             raise QueueFull(f"the queue is full ({self._limit} requests are waiting); try again in a moment")
 
     def cancel(self, job: EngineJob) -> None:
         """Stop a job: within one step if it is running, at once if it is queued. Do nothing if it has ended."""
         with self._changed:
-            withdrawn = self._withdraw(job)
-        if withdrawn:
+            was_queued = self._withdraw(job)
+        if was_queued:
             self._end(job, None)
 
     def cancel_all(self) -> None:
@@ -137,7 +137,7 @@ class Scheduler:
 
     def run(self) -> None:
         """Run jobs until `close`; call this on the engine thread. DeviceError ends every job and is raised."""
-        while (job := self._next()) is not None:
+        while (job := self._wait_for_job()) is not None:
             self._run_job(job)
 
     def drain(self) -> None:
@@ -159,7 +159,7 @@ class Scheduler:
         for job in queued:
             self._end(job, error)
 
-    def _next(self) -> EngineJob | None:
+    def _wait_for_job(self) -> EngineJob | None:
         """Wait for a job, urgent ones first, and mark it as running; None if the queue is closed and empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._urgent or self._not_urgent or self._closed)
@@ -173,12 +173,12 @@ class Scheduler:
         error: Exception | None = None
         try:
             with self._compute_lock.hold(job.urgent):
-                request.queue_ms = request.queue_ms or (time.perf_counter() - job.submitted) * 1e3
+                request.queue_ms = request.queue_ms or (time.perf_counter() - job.submitted_at) * 1e3
                 is_preempted = self._run_steps(job)
             if is_preempted and self._requeue(job):
                 return
-        except Exception as caught:  # the request fails, the engine continues
-            error = caught
+        except Exception as exception:  # the request fails, the engine continues
+            error = exception
         with self._changed:
             self.running = None
         if job.cancelled_at is not None:
@@ -191,7 +191,7 @@ class Scheduler:
     def _run_steps(self, job: EngineJob) -> bool:
         """Run steps until the job ends (return False) or an urgent job preempts it (return True)."""
         generation = job.generation
-        is_prefilled = generation.take(self.pair, self.prefixes, lambda: self._should_preempt(job))
+        is_prefilled = generation.prefill(self.pair, self.prefixes, lambda: self._should_preempt(job))
         if not is_prefilled and not job.request.cancelled():
             return True
         while step := generation.step(self.pair):
@@ -229,7 +229,7 @@ class Scheduler:
             totals.cancelled += request.finish_reason == "cancelled"
             if request.stats.steps:
                 totals.prompt_tokens += len(request.ids)
-                totals.reused_tokens += max(len(request.ids) - 1 - request.computed_tokens, 0)  # without the anchor
+                totals.reused_tokens += max(len(request.ids) - 1 - request.computed_tokens, 0)  # the last: never cached
         job.on_end(error)
 
     def _jobs(self) -> list[EngineJob]:

@@ -66,7 +66,7 @@ class Records:
             [*request.ids, *record.tokens], AT_ONCE, ends=request.ends, constraint=constraint, top_logprobs=0
         )
         generation = Generation(continuation)
-        generation.take(self._loaded.pair)
+        generation.prefill(self._loaded.pair)
         while generation.step(self._loaded.pair):
             pass
         for sampled in generation.sampler.sampled_tokens:

@@ -39,7 +39,7 @@ def open_drafter(path: Path, progress: Progress | None = None, bits: int = 8) ->
 
 
 def bind_matrix(packed: PackedMatrix | None) -> MatrixStruct:
-    """Return the struct of a matrix, or an empty struct for None. With experts it points to the first one's matrix."""
+    """Return the struct of a matrix, or an empty struct for None. With experts it points to the first expert's."""
     if (p := packed) is None:
         return MatrixStruct()
     return MatrixStruct(p.kind, p.n, p.k, address(p.codes), address(p.scales), address(p.supers))
@@ -52,7 +52,7 @@ def bind_layers(
     windows: Sequence[int],  # 0: none
     nets: Sequence[DeltaNetStruct] = (),  # of the delta-net layers, in their order
 ) -> Any:
-    """Return one struct per layer; the structs point into the arguments, which the caller must keep alive."""
+    """Return an array of one struct per layer; it points into the arguments, which the caller must keep alive."""
     structs, net_index = (LayerStruct * len(layers))(), 0
     for i, (struct, layer) in enumerate(zip(structs, layers, strict=True)):
         for name, kind, *_ in LayerStruct._fields_:
@@ -99,7 +99,7 @@ def bind_drafter_shape(config: DFlashConfig) -> ModelStruct:
     return model
 
 
-def check_shape(config: DecoderConfig) -> str:
+def why_unsupported(config: DecoderConfig) -> str:
     """Return the reason why the kernels cannot run a decoder, or "" if they can."""
     c = config
     if c.head_dim % 32 or c.head_dim > 512:

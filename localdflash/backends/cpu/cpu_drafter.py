@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.binding import bind_drafter_shape, bind_layers, bind_matrix, check_shape, rope_tables
+from localdflash.backends.cpu.binding import bind_drafter_shape, bind_layers, bind_matrix, rope_tables, why_unsupported
 from localdflash.backends.cpu.cpu_kv_cache import KVCache
 from localdflash.backends.cpu.cpu_library import MAX_ROWS, address, allocate_aligned
 from localdflash.backends.cpu.cpu_target import CpuTarget
@@ -35,7 +35,7 @@ class CpuDFlashDrafter:
 
     def __init__(self, packed: PackedModel[DFlashConfig], target: CpuTarget) -> None:
         self.config = packed.config
-        if problem := check_drafter(packed.config):
+        if problem := why_drafter_unsupported(packed.config):
             raise ModelError(f"the CPU engine does not run drafters with {problem}; use `--backend llama.cpp`")
         self.packed, self.target = packed, target
         self.max_draft_tokens = self.config.drafts
@@ -49,7 +49,7 @@ class CpuDFlashDrafter:
             [self.config.is_causal(i) for i in range(layers)],
             [(self.config.window or 0) if slides else 0 for slides in sliding],
         )
-        self._tokens = np.array(packed.config.short, np.int32)  # token ids of the head's rows; empty: row i is token i
+        self._tokens = np.array(packed.config.short, np.int32)  # token ids of the head's rows; empty: all tokens
         head = select_rows(target.packed.head, self._tokens) if len(self._tokens) else target.packed.head
         self.head = packed.parts.get("head") or head
         self.model = self._bind()
@@ -105,7 +105,7 @@ class CpuDFlashDrafter:
         self.length += len(ids)
         waiting = self.length - self._injected
         if self._kept_features and waiting > 2 * self._kept_features:
-            self._skip_unseen()
+            self._drop_unattended()
         elif waiting * features.shape[1] * features.itemsize > WAITING_BYTES:
             self._inject()
 
@@ -146,7 +146,7 @@ class CpuDFlashDrafter:
         if not self._uninjected:
             return
         if self._kept_features:
-            self._skip_unseen()
+            self._drop_unattended()
         features = np.ascontiguousarray(np.concatenate(self._uninjected))
         self._uninjected = []
         for begin in range(0, len(features), MAX_ROWS):
@@ -154,12 +154,12 @@ class CpuDFlashDrafter:
             self.target.pool.inject(self.model, chunk, self._injected)
             self._injected += len(chunk)
 
-    def _skip_unseen(self) -> None:
-        unseen = self.length - self._injected - self._kept_features
-        if unseen > 0:
-            self._uninjected = [np.concatenate(self._uninjected)[unseen:].copy()]
-            self.cache.clear(self._injected, self._injected + unseen)
-            self._injected += unseen
+    def _drop_unattended(self) -> None:
+        count = self.length - self._injected - self._kept_features
+        if count > 0:
+            self._uninjected = [np.concatenate(self._uninjected)[count:].copy()]
+            self.cache.clear(self._injected, self._injected + count)
+            self._injected += count
 
 
 def count_kept_features(config: DFlashConfig) -> int:
@@ -180,7 +180,7 @@ def waiting_bytes(config: DFlashConfig, hidden: int, context: int) -> int:
     return size * (min(count, 2 * kept) if kept else count)
 
 
-def check_drafter(config: DFlashConfig) -> str:
+def why_drafter_unsupported(config: DFlashConfig) -> str:
     """Return the reason why the kernels cannot run a drafter, or "" if they can."""
     c, rank = config, config.markov_rank or config.selector_rank
     if c.block_size > MAX_ROWS:
@@ -189,4 +189,4 @@ def check_drafter(config: DFlashConfig) -> str:
         return f"heads of rank {rank} (supported: multiples of {GROUP} up to {MAX_RANK})"
     if c.conv_group % PANEL:
         return f"convolutions of groups of {c.conv_group} channels (supported: multiples of {PANEL})"
-    return check_shape(c.decoder)
+    return why_unsupported(c.decoder)

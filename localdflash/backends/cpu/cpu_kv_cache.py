@@ -41,10 +41,10 @@ def cache_layouts(head_dim: int, kv: str) -> Sequence[ArrayLayout]:
     )
 
 
-def choose_kv_format(kv: str, of_pair: str | None) -> str:
-    """Return the requested format of the KV cache, for "auto" the pair's; "f16" if the CPU engine lacks it."""
-    chosen = of_pair if kv == "auto" else kv
-    return chosen if chosen in KV_FORMATS else "f16"
+def choose_kv_format(kv: str, pair_kv: str | None) -> str:
+    """Return the KV cache's format: `kv`, for "auto" the pair's; "f16" if the CPU engine lacks that format."""
+    kv_format = pair_kv if kv == "auto" else kv
+    return kv_format if kv_format in KV_FORMATS else "f16"
 
 
 def pad_positions(positions: int) -> int:
@@ -81,25 +81,25 @@ class KVCache:
 
     def clear(self, start: int, stop: int) -> None:
         """Set positions `start` up to, but not including, `stop` to zero."""
-        at = np.arange(start, stop)
+        positions = np.arange(start, stop)
         for array, layout in zip(self.arrays, self._layouts, strict=True):
             if layout.positions_per_row == 1:
-                array[:, :, at] = 0
+                array[:, :, positions] = 0
             else:
-                array[:, :, at // layout.positions_per_row, :, at % layout.positions_per_row] = 0
+                array[:, :, positions // layout.positions_per_row, :, positions % layout.positions_per_row] = 0
 
     def save(self, length: int) -> bytes:
-        """Return the rows of the first `length` positions, for `load`."""
+        """Return the rows that hold the first `length` positions, for `load`."""
         return b"".join(array.tobytes() for array in self._first_rows(length))
 
     def load(self, state: bytes, length: int) -> None:
         """Restore the first `length` positions from `save`; ValueError if the size does not match."""
-        at = 0
+        offset = 0
         for array in self._first_rows(length):
-            array[...] = np.frombuffer(state, array.dtype, array.size, at).reshape(array.shape)
-            at += array.nbytes
-        if at != len(state):
-            raise ValueError(f"{len(state)} bytes of KV cache (expected {at})")
+            array[...] = np.frombuffer(state, array.dtype, array.size, offset).reshape(array.shape)
+            offset += array.nbytes
+        if offset != len(state):
+            raise ValueError(f"{len(state)} bytes of KV cache (expected {offset})")
 
     def _first_rows(self, length: int) -> list[NDArray[Any]]:
         return [array[:, :, : layout.rows(length)] for array, layout in zip(self.arrays, self._layouts, strict=True)]

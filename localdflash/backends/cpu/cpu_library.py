@@ -143,7 +143,7 @@ class PassStruct(ctypes.Structure):
 
 
 _MATRIX, _ROWS, _CACHE = POINTER(MatrixStruct), POINTER(RowsStruct), POINTER(CacheStruct)
-_STRIDED = (c_void_p, c_ssize_t)  # a float matrix, and the distance of its rows in floats
+_STRIDED = (c_void_p, c_ssize_t)  # a float matrix, and the distance between its rows in floats
 
 
 def _function(*arguments: Any, result: Any = None) -> Any:
@@ -265,14 +265,14 @@ def find_library() -> Path | None:
 
 
 @cache
-def _load_or_explain() -> Library | str:
-    found = find_library()
-    if found is None:
+def _load_or_explain() -> Library | str:  # str: why the library cannot be used, and a remedy
+    path = find_library()
+    if path is None:
         return f"it was not built with the package; {REINSTALL}"
     try:
-        return Library(found)
+        return Library(path)
     except (OSError, AttributeError) as error:
-        return f"{os.fspath(found.name)} cannot be loaded ({error}); {REINSTALL}"
+        return f"{os.fspath(path.name)} cannot be loaded ({error}); {REINSTALL}"
 
 
 def why_unavailable() -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.binding import bind_drafter_shape, bind_shape, check_shape
-from localdflash.backends.cpu.cpu_drafter import FLOAT_BYTES, check_drafter, logit_bytes, waiting_bytes
+from localdflash.backends.cpu.binding import bind_drafter_shape, bind_shape, why_unsupported
+from localdflash.backends.cpu.cpu_drafter import FLOAT_BYTES, logit_bytes, waiting_bytes, why_drafter_unsupported
 from localdflash.backends.cpu.cpu_kv_cache import cache_bytes, pad_positions
 from localdflash.backends.cpu.cpu_target import state_bytes
 from localdflash.backends.cpu.model_source import (
@@ -42,15 +42,15 @@ class CpuSizes:
         self.header = read_header(target)
         source = check_target_file(target, self.header)
         self._config = source.config
-        if problem := check_shape(self._config):
+        if problem := why_unsupported(self._config):
             raise ModelError(f"{target}: the CPU engine does not run {problem}; {USE_LLAMA_CPP}")
-        self._target = sum(part.packed_bytes for part in source.parts)
-        self._drafter = config_of_file(drafter) if drafter else None
+        self._target_bytes = sum(part.packed_bytes for part in source.parts)
+        self._drafter_config = config_of_file(drafter) if drafter else None
         self._drafter_bytes = 0
-        if drafter and (config := self._drafter):
+        if drafter and (config := self._drafter_config):
             c, rows = self._config, len(config.short)
             check_fit(config, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(drafter))
-            if problem := check_drafter(config):
+            if problem := why_drafter_unsupported(config):
                 raise ModelError(f"{drafter}: the CPU engine does not run drafters with {problem}; {USE_LLAMA_CPP}")
             head = next(part for part in reversed(source.parts) if part.name in ("head", "embedding")).matrix
             self._drafter_bytes = _drafter_bytes(drafter, config, drafter_bits) + rows * np.dtype(np.int32).itemsize
@@ -61,18 +61,18 @@ class CpuSizes:
 
     def parts(self, context: int, drafter: str) -> Parts:
         """See `MemorySizes`."""
-        c, drafting = self._config, self._drafter if drafter != NO_DRAFTER else None
-        taps = len(drafting.taps) if drafting else 0
+        c, config = self._config, self._drafter_config if drafter != NO_DRAFTER else None
+        taps = len(config.taps) if config else 0
         logits = cpu_library.MAX_ROWS * (c.vocab_size + taps * c.hidden_size) * FLOAT_BYTES
         model = bind_shape(c)
         model.tap_count = taps
         scratch = _rope_bytes(c, context) + logits + self._library.workspace_bytes(model, self._threads)
-        parts = {TARGET: self._target, TARGET_KV: _kv_bytes(c, context, self._kv)}
-        if drafting:
-            d, tokens = drafting.decoder, context + drafting.block_size
+        parts = {TARGET: self._target_bytes, TARGET_KV: _kv_bytes(c, context, self._kv)}
+        if config:
+            d, tokens = config.decoder, context + config.block_size
             parts |= {DRAFTER: self._drafter_bytes, DRAFTER_KV: _kv_bytes(d, tokens)}
-            scratch += _rope_bytes(d, tokens) + waiting_bytes(drafting, c.hidden_size, context) + logit_bytes(drafting)
-            scratch += self._library.workspace_bytes(bind_drafter_shape(drafting), self._threads)
+            scratch += _rope_bytes(d, tokens) + waiting_bytes(config, c.hidden_size, context) + logit_bytes(config)
+            scratch += self._library.workspace_bytes(bind_drafter_shape(config), self._threads)
         return parts | {SCRATCH: scratch}
 
 

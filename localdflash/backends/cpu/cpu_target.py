@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.binding import bind_layers, bind_matrix, bind_shape, check_shape, rope_tables
+from localdflash.backends.cpu.binding import bind_layers, bind_matrix, bind_shape, rope_tables, why_unsupported
 from localdflash.backends.cpu.cpu_kv_cache import KVCache
 from localdflash.backends.cpu.cpu_library import MAX_ROWS, ThreadPool, address, allocate_aligned
 from localdflash.backends.cpu.packed_file import Layer, PackedModel
@@ -62,15 +62,15 @@ class DeltaStates:
             self._checkpoints.add(length, (self._state.copy(), self._history[:, : self._history_rows].copy()))
 
     def roll_back(self, length: int) -> int:
-        """Go back to `length` tokens, or to a checkpoint below if that is impossible; return the length reached."""
+        """Go back to `length` tokens, or to a shorter checkpoint if that is impossible; return the length reached."""
         self._checkpoints.drop_after(length)
         if length == 0 or 0 <= length - self.progress.base <= self.progress.rows:
             return length
         if (longest := self._checkpoints.longest()) is None:
             return 0
-        at, state = longest
-        self._put(*state, at)
-        return at
+        checkpoint_length, state = longest
+        self._restore(*state, checkpoint_length)
+        return checkpoint_length
 
     def assume(self, length: int) -> None:
         """Declare, without changing the states, that they are those after `length` tokens."""
@@ -90,15 +90,15 @@ class DeltaStates:
         numbers, size = np.frombuffer(saved, np.float32), self._state.size
         history = self._history[:, : self._history_rows].shape
         self._checkpoints = Checkpoints()
-        self._put(numbers[:size].reshape(self._state.shape), numbers[size:].reshape(history), length)
+        self._restore(numbers[:size].reshape(self._state.shape), numbers[size:].reshape(history), length)
 
-    def _put(self, state: Floats, history: Floats, length: int) -> None:
+    def _restore(self, state: Floats, history: Floats, length: int) -> None:
         self._state[...], self._history[:, : self._history_rows] = state, history
         self.assume(length)
 
 
 def state_bytes(delta: DeltaShape, layers: int) -> int:
-    """Return the size in bytes of the states of `layers` delta nets with the most checkpoints."""
+    """Return the size in bytes of the states of `layers` delta nets, with the maximum number of checkpoints."""
     state, row = delta.v_heads * delta.v_dim * delta.k_dim, delta.mixed
     history = (delta.kernel - 1) * row
     floats = state + history + MAX_ROWS * (row + 2 * delta.v_heads) + delta.kernel * row
@@ -119,7 +119,7 @@ class CpuTarget:
         kv: str = "f16",
     ) -> None:
         c = packed.config
-        if problem := check_shape(c):
+        if problem := why_unsupported(c):
             raise ModelError(f"the CPU engine does not run {problem}; use `--backend llama.cpp`")
         self.context = context or c.context_length
         if not 8 <= self.context <= c.context_length:

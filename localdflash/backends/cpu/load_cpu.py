@@ -30,21 +30,21 @@ def load(files: LocalPair, options: Options) -> Running:
             f"context of {options.context} tokens: {files.target.name} was trained for 8 to {sizes.trained}"
         )
     threads, thread_notice = clamp(options.threads)
-    planned = fit(sizes, free.system_budget(), options.context, can_evict=options.can_evict)
-    predicted = {**planned.parts, PROGRAM: free.program_bytes(False)}
+    plan = fit(sizes, free.system_budget(), options.context, can_evict=options.can_evict)
+    predicted = {**plan.parts, PROGRAM: free.program_bytes(False)}
     weights = open_target(files.target, options.progress)
-    drafting = open_drafter(path, bits=options.drafter_bits) if path and planned.drafter != NO_DRAFTER else None
-    if drafting:
+    drafter_weights = open_drafter(path, bits=options.drafter_bits) if path and plan.drafter != NO_DRAFTER else None
+    if drafter_weights:
         c = weights.config
-        check_fit(drafting.config, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(path))
-    notices = [thread_notice, planned.notice, weights.notice]
-    if path and drafting:
-        notices += [drafting.notice, mismatch(path, drafting.config.trained_for, sizes.header)]
+        check_fit(drafter_weights.config, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(path))
+    notices = [thread_notice, plan.notice, weights.notice]
+    if path and drafter_weights:
+        notices += [drafter_weights.notice, mismatch(path, drafter_weights.config.trained_for, sizes.header)]
     with ExitStack() as stack:
         pool = ThreadPool(threads, physical_cores())
         stack.callback(pool.close)
-        target = CpuTarget(weights, pool, planned.context, drafting.config.taps if drafting else (), kv)
-        drafter = CpuDFlashDrafter(drafting, target) if drafting else None
+        target = CpuTarget(weights, pool, plan.context, drafter_weights.config.taps if drafter_weights else (), kv)
+        drafter = CpuDFlashDrafter(drafter_weights, target) if drafter_weights else None
         pair = compose(target, [drafter] if drafter else [], options)
         return Running(
             pair=pair,

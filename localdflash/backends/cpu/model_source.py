@@ -1,4 +1,4 @@
-"""Checks a model file for the CPU engine and reads its tensors under our names; imports no torch."""
+"""Checks a model file for the CPU engine, maps its tensors' names to ours and reads them; imports no torch."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -162,14 +162,14 @@ def read_rows(descriptor: int, chunk: RowChunk) -> Bytes:
 def _read(descriptor: int, offset: int, size: int) -> Bytes:
     raw = bytearray()
     while len(raw) < size:
-        if not (more := read_at(descriptor, size - len(raw), offset + len(raw))):
+        if not (data := read_at(descriptor, size - len(raw), offset + len(raw))):
             raise ModelError("the file became shorter while it was read")
-        raw += more
+        raw += data
     return np.frombuffer(raw, np.uint8)
 
 
 def check_target_file(path: Path, header: gguf.GGUFHeader | None = None) -> CheckedFile[DecoderConfig]:
-    """Check a GGUF target and return its parts; the header is read unless it is given. ModelError if unsupported."""
+    """Return a GGUF target's config and parts; read the header unless it is given. ModelError if unsupported."""
     config = target_config(header := header or gguf.read_header(path))
     top = {"embedding": (config.vocab_size, config.hidden_size), "norm": (config.hidden_size,)}
     if not config.tie_word_embeddings:
@@ -190,7 +190,7 @@ def _is_unused(header: gguf.GGUFHeader, config: DecoderConfig, name: str) -> boo
 
 
 def check_drafter_file(path: Path, bits: int = 8) -> CheckedFile[DFlashConfig]:
-    """Check a drafter and return its parts: a `dflash` GGUF, or z-lab's safetensors next to its config.json.
+    """Return a drafter's config and parts: a `dflash` GGUF, or z-lab's safetensors next to its config.json.
 
     If `bits` is 4, float and Q8_0 matrices become Q4_0. Raise ModelError if the drafter is not supported.
     """
@@ -202,8 +202,8 @@ def check_drafter_file(path: Path, bits: int = 8) -> CheckedFile[DFlashConfig]:
     else:
         tensors, data_offset = _read_safetensors_header(path)
         names = {key_of(theirs): ours for theirs, ours in names.items()}
-    shapes, found = list_drafter_shapes(config), {names.get(theirs) for theirs in tensors}
-    if OPTIONAL_PART not in found:
+    shapes = list_drafter_shapes(config)
+    if OPTIONAL_PART not in {names.get(theirs) for theirs in tensors}:
         shapes.pop(OPTIONAL_PART, None)
     parts = _find_parts(path, config.decoder, tensors, names, shapes, bits=bits)
     return CheckedFile(path, config, parts, data_offset)
@@ -230,7 +230,7 @@ def _find_parts(
     paired: int = 0,
     bits: int = 8,
 ) -> tuple[FileTensor, ...]:
-    """Return the parts in `shapes`, by our names, to which `names` maps the file's; ModelError if any is wrong."""
+    """Return the parts in `shapes`; `names` maps the file's names to ours. ModelError for a wrong or missing tensor."""
     if config.head_dim % PANEL:
         raise ModelError(
             f"{path}: heads of {config.head_dim} channels (expected a multiple of {PANEL}); {USE_LLAMA_CPP}"
@@ -241,9 +241,9 @@ def _find_parts(
     for name, ours in names.items():
         if ours in shapes and name not in tensors:
             raise ModelError(f"{path}: tensor {name} is missing; download or convert the model again")
-    found = {names[name]: info for name, info in tensors.items()}
+    tensors_by_part = {names[name]: info for name, info in tensors.items()}
     return tuple(
-        _check_part(path, ours, found[ours], shape, paired if ours.endswith((".query", ".key")) else 0, bits)
+        _check_part(path, ours, tensors_by_part[ours], shape, paired if ours.endswith((".query", ".key")) else 0, bits)
         for ours, shape in shapes.items()
     )
 

@@ -39,7 +39,7 @@ from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.weights import split
 
 MAGIC, VERSION = b"LDFPACK\n", 2
-PREFIX = struct.Struct("<8sIQ16s")
+PREFIX = struct.Struct("<8sIQ16s")  # magic, version, length and digest of the header
 SEAL = struct.Struct("<QQ32s")  # inode, modification time in nanoseconds, SHA-256
 ALIGNMENT, SUFFIX = 64, ".packed"
 NANOSECONDS = 1_000_000_000  # of a second
@@ -48,7 +48,7 @@ SPARE_BYTES = 1 << 28  # disk space that packing leaves free
 
 Layer = dict[str, Any]  # packed matrices and float32 arrays by name
 Progress = Callable[[int, int], None]  # bytes done, total bytes
-Write = Callable[[int, Any], None]  # called with an offset and the bytes to write there
+Write = Callable[[int, Any], None]  # called with an offset in the image and the data to write there
 
 
 class PackedFileWriteError(Exception):
@@ -87,7 +87,7 @@ class ImageHeader(msgspec.Struct, frozen=True):
     entries: tuple[ImageEntry, ...]
 
     def encoded(self) -> bytes:
-        """Return the prefix and the header in JSON, with which an image begins."""
+        """Return the first bytes of an image: the prefix, then the header in JSON."""
         text = msgspec.json.encode(self)
         return PREFIX.pack(MAGIC, VERSION, len(text), _header_digest(text)) + text
 
@@ -174,8 +174,8 @@ def _read_stamp(path: Path, config_type: type[Config], header_bytes: int) -> Sou
         digest.update(stream.read(header_bytes))
     for part in split.files_of(path)[1:]:
         with open_model(part) as (stream, part_bytes):
-            changed = os.fstat(stream.fileno()).st_mtime_ns
-            digest.update(f"\n{part.name} {part_bytes} {changed}\n".encode() + stream.read(header_bytes))
+            mtime_ns = os.fstat(stream.fileno()).st_mtime_ns
+            digest.update(f"\n{part.name} {part_bytes} {mtime_ns}\n".encode() + stream.read(header_bytes))
     if config_type is DFlashConfig and path.suffix != ".gguf":
         with open_model(path.with_name("config.json")) as (stream, _):
             digest.update(stream.read())
@@ -187,7 +187,7 @@ def _read_stamp(path: Path, config_type: type[Config], header_bytes: int) -> Sou
 
 def pack(source: CheckedFile[Config], header: ImageHeader, write: Write, progress: Progress | None = None) -> None:
     """Pack a source and write its image; ModelError if a tensor cannot be packed or the source changes meanwhile."""
-    arrays_by_entry, done = place_arrays(header)[0], 0
+    arrays_by_entry, bytes_done = place_arrays(header)[0], 0
     total = sum(array.nbytes for entry in arrays_by_entry.values() for array, _ in entry)
     write(0, header.encoded())
     with ExitStack() as stack:
@@ -206,9 +206,9 @@ def pack(source: CheckedFile[Config], header: ImageHeader, write: Write, progres
             for (array, offset), packed in zip(arrays_by_entry[part.name], arrays, strict=True):
                 panel = chunk.expert * array.shape[1] + chunk.first // PANEL if part.matrix else 0
                 write(offset + panel * ArraySpec(array.dtype, array.shape[2:]).nbytes, packed.data)
-                done += packed.nbytes
+                bytes_done += packed.nbytes
             if progress:
-                progress(done, total)
+                progress(bytes_done, total)
     if _read_stamp(source.path, type(source.config), source.data_offset) != header.stamp:
         raise ModelError(f"{source.path}: changed while it was read; try again")
 
@@ -242,29 +242,29 @@ def _write_packed(file: Path, source: CheckedFile[Config], header: ImageHeader, 
     paths.create_private(file.parent)
     clean(file.parent)
     if shutil.disk_usage(file.parent).free < needed:
-        remove(file)  # packed from an older source
+        remove(file)  # it was packed from an older source
     if (free := shutil.disk_usage(file.parent).free) < needed:
         raise OSError(errno.ENOSPC, f"needs {-(-needed >> 20)} MiB, {free >> 20} MiB are free")
-    unfinished = file.with_name(f"{file.stem}.{os.getpid()}-{secrets.token_hex(4)}")
-    descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    temporary_path = file.with_name(f"{file.stem}.{os.getpid()}-{secrets.token_hex(4)}")
+    descriptor = os.open(temporary_path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         pack(source, header, partial(_write_all, descriptor), progress)
         with open(descriptor, "r+b", buffering=0, closefd=False) as stream:
             size = os.fstat(descriptor).st_size
             _write_seal(stream, size, _digest(stream, size))
         os.fsync(descriptor)  # before the file gets its name
-        unfinished.replace(file)
+        temporary_path.replace(file)
     finally:
         os.close(descriptor)
-        remove(unfinished)
+        remove(temporary_path)
 
 
 def _write_all(descriptor: int, offset: int, data: bytes | memoryview) -> None:
-    left = memoryview(data).cast("B")
+    remaining = memoryview(data).cast("B")
     try:
-        while left:
-            count = write_at(descriptor, left, offset)
-            left, offset = left[count:], offset + count
+        while remaining:
+            count = write_at(descriptor, remaining, offset)
+            remaining, offset = remaining[count:], offset + count
     except OSError as error:  # `open_model` would report an OSError as a failure to read
         raise PackedFileWriteError(error.strerror) from None
 
@@ -272,18 +272,18 @@ def _write_all(descriptor: int, offset: int, data: bytes | memoryview) -> None:
 def _digest(stream: BinaryIO, size: int) -> bytes:
     digest = hashlib.sha256()
     stream.seek(0)
-    while size and (read := stream.read(min(size, CHUNK_BYTES))):
-        digest.update(read)
-        size -= len(read)
+    while size and (data := stream.read(min(size, CHUNK_BYTES))):
+        digest.update(data)
+        size -= len(data)
     return digest.digest()
 
 
 def _write_seal(stream: BinaryIO, size: int, digest: bytes) -> None:
     status = os.fstat(stream.fileno())
-    changed = status.st_mtime_ns // NANOSECONDS * NANOSECONDS  # every file system stores whole seconds
+    mtime_ns = status.st_mtime_ns // NANOSECONDS * NANOSECONDS  # every file system stores whole seconds
     stream.seek(size)
-    stream.write(SEAL.pack(status.st_ino, changed, digest))
-    os.utime(stream.fileno(), ns=(status.st_atime_ns, changed))
+    stream.write(SEAL.pack(status.st_ino, mtime_ns, digest))
+    os.utime(stream.fileno(), ns=(status.st_atime_ns, mtime_ns))
 
 
 # Mapping a packed file.
@@ -345,8 +345,8 @@ def is_intact(path: Path) -> bool:
             status = os.fstat(stream.fileno())
             size = status.st_size - SEAL.size
             stream.seek(size)
-            inode, changed, digest = SEAL.unpack(stream.read(SEAL.size))
-            if (inode, changed) == (status.st_ino, status.st_mtime_ns):
+            inode, mtime_ns, digest = SEAL.unpack(stream.read(SEAL.size))
+            if (inode, mtime_ns) == (status.st_ino, status.st_mtime_ns):
                 return True
             if _digest(stream, size) != digest:
                 return False

@@ -20,7 +20,7 @@ from localdflash.models.weights.ggml_types import GGMLType
 Words = NDArray[np.uint32]
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
-Unpacked = tuple[Words, NDArray[Any]] | tuple[Words, NDArray[Any], NDArray[Any]]
+Unpacked = tuple[Words, NDArray[Any]] | tuple[Words, NDArray[Any], NDArray[Any]]  # codes, scales, supers
 
 PANEL, GROUP, SUPER = 16, 32, 256  # channels of a panel, inputs that share a scale, inputs that share a super-scale
 QUADS = 8  # words in a group of 32 inputs; a word holds the codes of four inputs, a quad
@@ -211,9 +211,9 @@ def _k_scales(blocks: Bytes) -> tuple[Bytes, NDArray[np.float16]]:
     After d and dmin come 12 bytes. Groups 0-3: low 6 bits of bytes 0-3 (scales) and 4-7 (minimums). Groups 4-7: low 4
     bits in the nibbles of bytes 8-11 (low: scales, high: minimums), high 2 bits on top of bytes 0-7.
     """
-    scales, minimums, rest = blocks[..., 4:8], blocks[..., 8:12], blocks[..., 12:16]
-    scale = np.concatenate((scales & 63, (rest & 15) | (scales >> 6 << 4)), -1)
-    minimum = np.concatenate((minimums & 63, (rest >> 4) | (minimums >> 6 << 4)), -1)
+    scales, minimums, later = blocks[..., 4:8], blocks[..., 8:12], blocks[..., 12:16]
+    scale = np.concatenate((scales & 63, (later & 15) | (scales >> 6 << 4)), -1)
+    minimum = np.concatenate((minimums & 63, (later >> 4) | (minimums >> 6 << 4)), -1)
     both = np.stack((scale, minimum), -1)  # [panels, 16, blocks, 8, 2]
     return both.reshape(*both.shape[:2], -1, 2), np.stack((_half(blocks, 0), _half(blocks, 2)), -1)
 
@@ -290,13 +290,13 @@ def pack_rows(blocks: Bytes, ggml_type: GGMLType, to_q4_0: bool = False) -> tupl
         blocks, ggml_type = _round_to_q4_0(ROUNDABLE_TO_Q4_0[ggml_type](blocks)), GGMLType.Q4_0
     elif ggml_type in FLOAT_READERS:
         blocks, ggml_type = _round_to_q8_0(FLOAT_READERS[ggml_type](blocks)), GGMLType.Q8_0
-    codes, *rest = UNPACKERS[ggml_type](blocks.reshape(len(blocks) // PANEL, PANEL, -1, ggml_type.block_bytes))
-    if any(array.dtype == np.float16 and not np.isfinite(array).all() for array in rest) or (
-        ggml_type == GGMLType.MXFP4 and (rest[0] == MXFP4_NAN_EXPONENT).any()
+    codes, *scales = UNPACKERS[ggml_type](blocks.reshape(len(blocks) // PANEL, PANEL, -1, ggml_type.block_bytes))
+    if any(array.dtype == np.float16 and not np.isfinite(array).all() for array in scales) or (
+        ggml_type == GGMLType.MXFP4 and (scales[0] == MXFP4_NAN_EXPONENT).any()
     ):
         raise ModelError("a scale is not finite")
     planes = _planes(codes, LAYOUTS[KINDS[ggml_type]].planes)
-    by_channel = [np.ascontiguousarray(np.moveaxis(array, 1, -1)) for array in (planes, *rest)]
+    by_channel = [np.ascontiguousarray(np.moveaxis(array, 1, -1)) for array in (planes, *scales)]
     return by_channel[0].view(np.uint8).reshape(len(planes), planes.shape[2], -1), *by_channel[1:]
 
 
@@ -304,7 +304,7 @@ def _round_to_q8_0(weights: Floats) -> Bytes:
     """Round float weights [rows, k] to Q8_0: scale = amax / 127 as float16, codes rounded half away from zero."""
     groups = weights.reshape(len(weights), -1, GROUP)
     scale = np.abs(groups).max(-1, keepdims=True) / np.float32(127)
-    with np.errstate(all="ignore"):  # `pack_rows` refuses scales that are not finite
+    with np.errstate(all="ignore"):  # `pack_rows` rejects scales that are not finite
         steps = groups * np.where(scale >= np.finfo(np.float32).tiny, 1 / scale, 0)  # float16 scales below `tiny` are 0
         codes = (steps + np.copysign(ALMOST_HALF, steps)).astype(np.int8)
         half = scale.astype(np.float16)
@@ -325,9 +325,9 @@ def _round_to_q4_0(weights: Floats) -> Bytes:
 
 
 def _read_q8_0(blocks: Bytes) -> Floats:
-    parted = blocks.reshape(len(blocks), -1, GGMLType.Q8_0.block_bytes)
-    scale = np.ascontiguousarray(parted[..., :2]).view(np.float16).astype(np.float32)
-    return (parted[..., 2:].view(np.int8) * scale).reshape(len(blocks), -1)
+    by_block = blocks.reshape(len(blocks), -1, GGMLType.Q8_0.block_bytes)
+    scale = np.ascontiguousarray(by_block[..., :2]).view(np.float16).astype(np.float32)
+    return (by_block[..., 2:].view(np.int8) * scale).reshape(len(blocks), -1)
 
 
 # Readers of float types: bytes [..., row_bytes] -> float32 [..., k].
@@ -355,17 +355,17 @@ def _planes(codes: Words, bits: tuple[int, ...]) -> Words:
 
 
 def select_rows(head: PackedMatrix, ids: NDArray[np.int32]) -> PackedMatrix:
-    """Copy rows `ids` of a packed matrix, for a drafter with a short vocabulary; the last row pads the last panel."""
+    """Copy rows `ids` of a packed matrix, for a short vocabulary; copies of the last row pad the last panel."""
     padded = np.pad(ids, (0, -len(ids) % PANEL), mode="edge")
     arrays = [array for array in (head.codes.view(np.uint32), head.scales, head.supers) if array is not None]
-    codes, *rest = (_select_channels(array, padded) for array in arrays)
-    return PackedMatrix(head.kind, len(ids), head.k, 1, codes.view(np.uint8), *rest)
+    codes, *scales = (_select_channels(array, padded) for array in arrays)
+    return PackedMatrix(head.kind, len(ids), head.k, 1, codes.view(np.uint8), *scales)
 
 
 def _select_channels(packed: NDArray[Any], ids: NDArray[np.int32]) -> NDArray[Any]:
     """Copy channels `ids` of an array [1, panels, ..., 16 * m], in which the channels of a panel vary fastest."""
     panels = packed.reshape(packed.shape[1], -1, PANEL)
     rows = panels[ids // PANEL, :, ids % PANEL].reshape(len(ids) // PANEL, PANEL, -1)
-    chosen = allocate_aligned((1, len(rows), *packed.shape[2:]), packed.dtype)
-    chosen.reshape(len(rows), -1, PANEL)[...] = rows.swapaxes(1, 2)
-    return chosen
+    selected = allocate_aligned((1, len(rows), *packed.shape[2:]), packed.dtype)
+    selected.reshape(len(rows), -1, PANEL)[...] = rows.swapaxes(1, 2)
+    return selected

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 BACKEND = "LOCALDFLASH_GGML_BACKEND"  # environment variable: path of an additional backend library
-NO_GPU = frozenset({"base", "cpu", "blas", "rpc", "zdnn", "zendnn"})
+NON_GPU_BACKENDS = frozenset({"base", "cpu", "blas", "rpc", "zdnn", "zendnn"})
 
 
 def library_folder() -> Path | None:
@@ -17,10 +17,10 @@ def library_folder() -> Path | None:
 
 
 def gpu_backends() -> Collection[str]:
-    """Return ggml's names of the GPU backends ("cuda", "hip", "vulkan", "metal"); empty for a CPU build or none."""
+    """Return ggml's names of the GPU backends ("cuda", "hip", "vulkan", "metal"); empty if there are none."""
     folder = library_folder()
     names = [path.name for path in folder.iterdir()] if folder and folder.is_dir() else []
-    if plugged := os.environ.get(BACKEND):
-        names.append(Path(plugged).name)
+    if extra_library := os.environ.get(BACKEND):
+        names.append(Path(extra_library).name)
     stems = [name.removeprefix("lib").partition(".")[0] for name in names]
-    return {stem.split("-")[1] for stem in stems if stem.startswith("ggml-")} - NO_GPU
+    return {stem.split("-")[1] for stem in stems if stem.startswith("ggml-")} - NON_GPU_BACKENDS

@@ -40,7 +40,7 @@ from localdflash.models.backend_names import RowsMode
 from localdflash.models.weights.split import stats_of
 
 METHOD_VERSION = 5  # records of another version are measured again
-# Relative cost of a step without drafting up to which `auto` is exact: with a drafter, and without.
+# Maximum `price` at which `auto` chooses an exact mode: with a drafter, and without.
 MAX_PRICE, MAX_PRICE_ALONE = 1.15, 1.03
 MAY_DIFFER = "drafted text may differ from decoding without drafts"
 FAST = f"fast: {MAY_DIFFER}"
@@ -54,9 +54,9 @@ FEW_WIDTHS, FEW_BASE_WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16), BASE_WIDTHS[:4]
 SLOW_STEP_MS = 50.0
 
 OpenModel = Callable[[bool], Any]  # whether weights are repacked -> a model handle, which this module frees
-Batch = tuple[LlamaDecoder, int]  # context and width
+Batch = tuple[LlamaDecoder, int]  # decoder and batch width
 Candidate = tuple[DecodeMode, LlamaDecoder]
-Kind = Literal["exact", "plain", "fast", "not certified"]
+Kind = Literal["exact", "plain", "fast", "not certified"]  # "plain": without drafts; the last two: not bit-exact
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class MeasuredMode:
 
     def cost(self) -> float:
         """Return the mean milliseconds per token of steps without a draft and of the best drafted steps."""
-        drafted = (ms / sum(ACCEPTANCE**node for node in range(width)) for width, ms in self.ms.items())
+        drafted = (ms / sum(ACCEPTANCE**position for position in range(width)) for width, ms in self.ms.items())
         return (self.ms[self.mode.widths[0]] + min(drafted)) / 2
 
 
@@ -80,13 +80,13 @@ class FileMeasurement:
     modes: tuple[MeasuredMode, ...]
     max_width: int = MAX_WIDTH  # widest batch of which all rows but one can be rolled back
 
-    def price(self, certified: MeasuredMode) -> float:
-        """Return the cost of a step without drafting, relative to unmodified llama.cpp."""
-        return certified.ms[certified.mode.widths[0]] / self.raw_ms
+    def price(self, exact: MeasuredMode) -> float:
+        """Return the time of a step without drafting, relative to unmodified llama.cpp."""
+        return exact.ms[exact.mode.widths[0]] / self.raw_ms
 
 
 class Record(msgspec.Struct):
-    """Measurement in the cache folder, with what it depends on."""
+    """Measurement in the cache folder; `key` names the file, device, build and settings that it is valid for."""
 
     key: str
     measurement: FileMeasurement
@@ -106,33 +106,33 @@ class ModeChoice:
         return self.kind != "plain"
 
 
-def choose_mode(record: FileMeasurement, rows_mode: RowsMode, with_drafter: bool) -> ModeChoice:
-    """Choose a pair's decode mode, in which it also runs while drafting is off."""
-    if record.max_width == 1:
+def choose_mode(measurement: FileMeasurement, rows_mode: RowsMode, with_drafter: bool) -> ModeChoice:
+    """Choose a pair's decode mode by its measurement; the pair also runs in it while drafting is off."""
+    if measurement.max_width == 1:
         return ModeChoice(UNMODIFIED, "plain", NO_ROLLBACK)
     if rows_mode == "fast":
-        return ModeChoice(UNMODIFIED.limit_width(record.max_width), "fast", FAST)
+        return ModeChoice(UNMODIFIED.limit_width(measurement.max_width), "fast", FAST)
     max_price = float("inf") if rows_mode == "exact" else MAX_PRICE if with_drafter else MAX_PRICE_ALONE
-    exact = [known for known in record.modes if record.price(known) < max_price]
-    if exact:
-        best = min(exact, key=MeasuredMode.cost)
+    exact_modes = [mode for mode in measurement.modes if measurement.price(mode) < max_price]
+    if exact_modes:
+        best = min(exact_modes, key=MeasuredMode.cost)
         return ModeChoice(
-            best.mode, "exact", f"exact: a step without drafts takes {record.price(best):.2f}× llama.cpp's own"
+            best.mode, "exact", f"exact: a step without drafts takes {measurement.price(best):.2f}× llama.cpp's own"
         )
-    return _inexact(record, rows_mode, with_drafter)
+    return _choose_inexact(measurement, rows_mode, with_drafter)
 
 
-def _inexact(record: FileMeasurement, rows_mode: RowsMode, with_drafter: bool) -> ModeChoice:
-    why = "no batch width reproduced single-token logits bit for bit"
-    if record.modes:
-        lowest = min(map(record.price, record.modes))
-        why = f"--rows exact would make a step without drafts take {lowest:.2f}× llama.cpp's own"
-    mode = UNMODIFIED.limit_width(record.max_width)
+def _choose_inexact(measurement: FileMeasurement, rows_mode: RowsMode, with_drafter: bool) -> ModeChoice:
+    reason = "no batch width reproduced single-token logits bit for bit"
+    if measurement.modes:
+        lowest = min(map(measurement.price, measurement.modes))
+        reason = f"--rows exact would make a step without drafts take {lowest:.2f}× llama.cpp's own"
+    mode = UNMODIFIED.limit_width(measurement.max_width)
     if rows_mode == "auto" and not with_drafter:
-        return ModeChoice(mode, "plain", f"no drafts: {why}")
-    if record.modes:
-        return ModeChoice(mode, "fast", f"{FAST}; {why}")
-    return ModeChoice(mode, "not certified", f"not certified: {MAY_DIFFER}; {why}")
+        return ModeChoice(mode, "plain", f"no drafts: {reason}")
+    if measurement.modes:
+        return ModeChoice(mode, "fast", f"{FAST}; {reason}")
+    return ModeChoice(mode, "not certified", f"not certified: {MAY_DIFFER}; {reason}")
 
 
 def skip_measuring(path: Path) -> FileMeasurement:
@@ -145,16 +145,16 @@ def skip_measuring(path: Path) -> FileMeasurement:
 
 
 def load_or_measure(path: Path, device: str, threads: int, open_model: OpenModel) -> FileMeasurement:
-    """Return the measurement of a file, cached by file, machine and `device` ("cpu", or a GPU and placement)."""
+    """Return the measurement of a file, from the cache folder if it has one; `device`: "cpu", or GPU and placement."""
     candidates = ON_PROCESSOR if device == "cpu" else ON_GPU
     tiled = os.environ.get(llama_library.TILED, "")
     file = tuple(fact for part, size, changed in stats_of(path) for fact in (part.name, size, changed))
     key = repr((METHOD_VERSION, machine(), file, device, threads, candidates, tiled, version("llama-cpp-python")))
     file_path = cache_folder() / "rows" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
-    if known := _read(file_path, key):
-        return known
+    if stored := _read_measurement(file_path, key):
+        return stored
     measured = measure(open_model, candidates, threads, device != "cpu")
-    with suppress(OSError, LocaldflashError):  # then the file is measured at every load
+    with suppress(OSError, LocaldflashError):  # if it cannot be stored, the file is measured at every load
         write_json(file_path, msgspec.to_builtins(Record(key, measured), str_keys=True))
     return measured
 
@@ -162,7 +162,7 @@ def load_or_measure(path: Path, device: str, threads: int, open_model: OpenModel
 def measure(open_model: OpenModel, candidates: Sequence[Flags], threads: int, on_gpu: bool = False) -> FileMeasurement:
     """Find a file's exact modes and time them.
 
-    Modes on a GPU get `borders` in any case, because the lengths at which kernels change there are not measured.
+    Modes on a GPU always get `borders`, because the lengths at which GPU kernels change are not measured.
     """
     with ExitStack() as stack:
 
@@ -180,15 +180,15 @@ def measure(open_model: OpenModel, candidates: Sequence[Flags], threads: int, on
         if max_width == 1:
             return FileMeasurement(1.0, (), max_width)
         single = decoder_of(RAW), 1
-        few = max_width < MAX_WIDTH or _time_interleaved([single])[single] >= SLOW_STEP_MS
-        widths, base = (FEW_WIDTHS, FEW_BASE_WIDTHS) if few else (WIDTHS, BASE_WIDTHS)
+        use_few = max_width < MAX_WIDTH or _time_interleaved([single])[single] >= SLOW_STEP_MS
+        widths, base = (FEW_WIDTHS, FEW_BASE_WIDTHS) if use_few else (WIDTHS, BASE_WIDTHS)
         exact = list[Candidate]()
         for base_widths in (base[:1], base[1:]):  # wider base widths only if no class contains width 1
             for flags in candidates:
                 if not any(mode.widths[0] == 1 for mode, _ in exact):
                     with suppress(ModelError):  # llama.cpp cannot run the measurement
                         classes = find_classes(decoder_of(flags), base_widths, widths)
-                        modes = [DecodeMode(flags, known.widths, known.borders or on_gpu) for known in classes]
+                        modes = [DecodeMode(flags, each.widths, each.borders or on_gpu) for each in classes]
                         exact += [(mode, decoder_of(flags)) for mode in modes]
             if exact:
                 break
@@ -218,6 +218,6 @@ def _time_interleaved(decodes: Sequence[Batch]) -> dict[Batch, float]:
     return best
 
 
-def _read(path: Path, key: str) -> FileMeasurement | None:
+def _read_measurement(path: Path, key: str) -> FileMeasurement | None:
     record = read_record(path, MAX_RECORD_BYTES, Record)
     return record.measurement if record and record.key == key else None

@@ -22,8 +22,8 @@ from localdflash.base.errors import ModelError
 WIDTHS = (*range(1, 18), 20, 24, 28, 32)
 BASE_WIDTHS = (1, 2, 4, 8, 16)
 POSITIONS = 3
-MIN_WIDEST = 8  # minimum of a class's largest width, at which prompts are read
-OWN_TOKENS = 64  # tokens of the sequence between two positions
+MIN_WIDEST = 8  # minimum of a class's largest width, at which prompts are prefilled
+OWN_TOKENS = 64  # tokens that the sequence has at position 0
 COPIES = 9  # of the sequence, to fill the cache to 640 cells: from there on single-token batches run other kernels
 Rows = NDArray[np.float32]
 
@@ -39,14 +39,14 @@ class WidthClass:
 def find_classes(
     decoder: "LlamaDecoder", base_widths: Sequence[int] = BASE_WIDTHS, widths: Sequence[int] = WIDTHS
 ) -> list[WidthClass]:
-    """Find the classes of the base widths, in their order, that are wide enough to read a prompt."""
-    found: list[WidthClass] = []
+    """Find the classes of the base widths, in their order, that are wide enough to prefill a prompt."""
+    classes: list[WidthClass] = []
     for base in base_widths:
-        if any(base in known.widths for known in found):
+        if any(base in each.widths for each in classes):
             continue
-        if more := _find_class(decoder, base, [width for width in widths if width >= base]):
-            found.append(more)
-    return found
+        if width_class := _find_class(decoder, base, [width for width in widths if width >= base]):
+            classes.append(width_class)
+    return classes
 
 
 def _find_class(decoder: "LlamaDecoder", base: int, widths: list[int]) -> WidthClass | None:
@@ -65,8 +65,8 @@ def _find_class(decoder: "LlamaDecoder", base: int, widths: list[int]) -> WidthC
 def _agrees(decoder: "LlamaDecoder", width: int, expected: Rows) -> bool:
     if not np.array_equal(decoder.rows(width), expected):
         return False
-    decode_again = decoder.decode_again(width)
-    return decode_again is None or np.array_equal(decode_again, expected[width // 2 :])
+    rows_again = decoder.decode_again(width)
+    return rows_again is None or np.array_equal(rows_again, expected[width // 2 :])
 
 
 class LlamaDecoder:
@@ -93,9 +93,9 @@ class LlamaDecoder:
         self._length = 0
 
     def go_to(self, position: int) -> None:
-        """Move to position 0, 1 or 2, in this order; at 2 the sequence's cells lie at both ends of those in use.
+        """Move to position 0, 1 or 2, in this order, decoding more tokens at each.
 
-        Without recurrent layers, positions 0 and 1 differ only in the cells in use.
+        Without recurrent layers, position 1 only adds copies of the sequence; at 2 its cells surround those of copies.
         """
         if position == 0:
             self._length = self._cache.crop(0)
@@ -111,38 +111,38 @@ class LlamaDecoder:
 
     def rows(self, width: int) -> Rows:
         """Return hidden states and logits [width, H + V] of the next tokens; keep nothing."""
-        found = self._decode(self._next(width), True)
+        rows = self._decode(self._next(width), True)
         self._go_back(self._length)
-        return found
+        return rows
 
     def time_ms(self, width: int) -> float:
         """Return the milliseconds of a batch; keep nothing."""
         tokens = self._next(width)
         began = time.perf_counter()
         self._decode(tokens, True)
-        took = time.perf_counter() - began
+        seconds = time.perf_counter() - began
         self._go_back(self._length)
-        return took * 1e3
+        return seconds * 1e3
 
     def decode_again(self, width: int) -> Rows | None:
-        """Decode, roll back the second half of the rows, return it decoded again; None without recurrent layers."""
+        """Decode, roll back the second half, return its rows decoded again; None if not recurrent or at width 1."""
         start, kept_rows = self._length, width // 2
         if not self._has_states or not kept_rows:
             return None
         self._decode(self._next(width), True)
         self._go_back(start + kept_rows)
-        found = self._decode(self._next(width), True)
+        rows = self._decode(self._next(width), True)
         self._go_back(start)
-        return found[: width - kept_rows]
+        return rows[: width - kept_rows]
 
     def one_by_one(self, width: int, count: int) -> Rows:
         """Return the rows [count, H + V] of the same tokens, each in a batch padded to `width`; keep nothing."""
-        start, found = self._length, []
+        start, rows = self._length, []
         for token in self._next(count):
-            found.append(self._decode([token] * width, True)[0])
+            rows.append(self._decode([token] * width, True)[0])
             self._go_back(self._length + 1)
         self._go_back(start)
-        return np.array(found)
+        return np.array(rows)
 
     def close(self) -> None:
         """Free the context."""
@@ -165,7 +165,7 @@ class LlamaDecoder:
             batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = 1, 0, output_logits
         if status := api.llama_decode(self.handle, batch):
             raise ModelError(f"llama.cpp failed to decode (status {status}): {llama_library.last_message()}")
-        self._cache.decoded(len(tokens))
+        self._cache.record_decode(len(tokens))
         if not output_logits:
             return np.empty((0, self._vocab), np.float32)
         logits = np.ctypeslib.as_array(api.llama_get_logits(self.handle), (len(tokens), self._vocab))

@@ -1,7 +1,7 @@
 """Decode modes: flags of llama.cpp that affect a row's bits, and the batch widths in use.
 
 In llama.cpp batches of one token, of four, and of eight or more run different kernels. A pair uses one class of
-bit-identical widths (see `classes`) and pads narrower batches with filler rows, which are dropped at once.
+bit-identical widths (see `classes`) and pads narrower batches with filler rows, which are rolled back at once.
 """
 
 from dataclasses import dataclass, replace
@@ -10,13 +10,13 @@ import llama_cpp.llama_cpp as api
 
 MAX_WIDTH = 32  # rows of a batch
 MAX_WIDTH_WITH_STATES = 16  # of models with recurrent layers: llama.cpp keeps their large states after each row
-PADDED_TOKENS = 256  # the attended part of the KV cache grows in steps of so many tokens
+PADDED_TOKENS = 256  # the attended part of the KV cache grows in steps of this many tokens
 TYPES = {"f32": api.GGML_TYPE_F32, "f16": api.GGML_TYPE_F16, "bf16": 30}  # ggml_type
 
 
 @dataclass(frozen=True)
 class Flags:
-    """Settings of a model and its context; the defaults are llama.cpp's own on a processor.
+    """Settings of a model and its context; the defaults are those of llama.cpp on a CPU.
 
     With different types for K and V, flash attention on a CPU takes one path for all batch widths.
     """
@@ -72,4 +72,5 @@ class DecodeMode:
 # Used without a measurement: at least two rows, and one kernel path for all widths.
 DEFAULT = DecodeMode(NOT_REPACKED, tuple(range(2, MAX_WIDTH + 1)))
 UNMODIFIED = DecodeMode(RAW, tuple(range(1, MAX_WIDTH + 1)))  # rows of different widths differ
-PLANNED_ON_GPU = DecodeMode(ON_GPU[0], tuple(range(2, 9)))  # flash attention would take less memory
+# Assumed when memory on a GPU is planned: without flash attention, which takes less.
+PLANNED_ON_GPU = DecodeMode(ON_GPU[0], tuple(range(2, 9)))

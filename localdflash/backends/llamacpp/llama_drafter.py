@@ -3,7 +3,7 @@
 The drafter shares the target's device, embedding and head (`ctx_other`); with a short vocabulary it has its own head
 rows, and other logits are -inf. DSpark's logits include its Markov head's bias, and a row of extra outputs begins with
 the confidence. For a slot (position of the block) of DFlash 2 that row holds k candidates, and k scores for each
-candidate of the previous slot. Features wait until a draft is requested, unless they would fill the memory.
+candidate of the previous slot. Features are injected (decoded into the KV cache) when a draft is requested.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,8 +26,8 @@ from localdflash.models.shapes.dflash_config import RETRAIN_VOCABULARY, SHORT_HE
 from localdflash.models.shapes.dflash_file import config_of_gguf
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
-INJECT_ROWS = 256  # features injected in a batch
-WAITING_BYTES = 32 * 1024 * 1024  # of features that wait to be injected
+INJECT_ROWS = 256  # features (one row per token) injected in a batch
+WAITING_BYTES = 32 * 1024 * 1024  # of features, beyond which they are injected without waiting for a request
 
 
 def check_drafter(config: DFlashConfig, path: Path) -> None:
@@ -100,13 +100,13 @@ class LlamaCppDFlashDrafter:
         self.length = 0
         self._waiting: list[NDArray[np.float32]] = []
 
-    def observe(self, ids: Sequence[int], taps: TargetFeatures | None) -> None:
+    def observe(self, ids: Sequence[int], features: TargetFeatures | None) -> None:
         """See `Drafter`."""
-        if taps is None:
+        if features is None:
             raise LocaldflashError("dflash: no hidden-state features; the target's taps are off")
-        self._waiting.append(taps)
+        self._waiting.append(features)
         self.length += len(ids)
-        if (self.length - self._cache.length) * taps.shape[1] * taps.itemsize > WAITING_BYTES:
+        if (self.length - self._cache.length) * features.shape[1] * features.itemsize > WAITING_BYTES:
             self._inject()
 
     def propose(self, anchor: int, limit: int) -> Draft:
@@ -114,7 +114,7 @@ class LlamaCppDFlashDrafter:
         if limit < 1:
             return EMPTY_DRAFT
         self._decode_block(anchor)
-        draft = self._by_selector(limit) if self._has_selector else self._likeliest(limit)
+        draft = self._draft_by_selector(limit) if self._has_selector else self._draft_likeliest(limit)
         self._cache.crop(self.length)
         return draft
 
@@ -127,7 +127,7 @@ class LlamaCppDFlashDrafter:
             llama_library.add_to_batch(self._batch, token, self.length + slot, output=not self._has_selector)
         self._decode(slots)
 
-    def _likeliest(self, limit: int) -> Draft:
+    def _draft_likeliest(self, limit: int) -> Draft:
         logits = self._rows(self._logits_address, self._vocab_size)[:limit]
         if len(self._tokens):
             logits = logits[:, self._tokens]
@@ -142,15 +142,15 @@ class LlamaCppDFlashDrafter:
         tokens = self._tokens[best] if len(self._tokens) else best
         return Draft(self.name, tokens.tolist(), confidence.tolist())
 
-    def _by_selector(self, limit: int) -> Draft:
-        """Return the best candidate of each of the first slots, given the token chosen before it."""
-        count, before = self.config.selector_top_k, 0
+    def _draft_by_selector(self, limit: int) -> Draft:
+        """Draft the best candidate of each of the first `limit` slots, given the choice for the previous slot."""
+        count, previous = self.config.selector_top_k, 0
         tokens, confidence = list[int](), list[float]()
         for row in self._rows(self._heads_address, self.config.decoder.hidden_size)[:limit]:
-            scores = row[count:][before * count :][:count]
-            before = int(scores.argmax())
-            confidence.append(float(1.0 / np.exp(scores - scores[before]).sum()))
-            tokens.append(int(row[before]))
+            scores = row[count:][previous * count :][:count]
+            previous = int(scores.argmax())
+            confidence.append(float(1.0 / np.exp(scores - scores[previous]).sum()))
+            tokens.append(int(row[previous]))
         return Draft(self.name, tokens, confidence)
 
     def _rows(self, reader: Callable[[Any], int | None], columns: int) -> NDArray[np.float32]:
@@ -201,4 +201,4 @@ class LlamaCppDFlashDrafter:
 
     def _decode(self, rows: int) -> None:
         llama_library.run_batch(self.handle, self._batch, self._watch)
-        self._cache.decoded(rows)
+        self._cache.record_decode(rows)

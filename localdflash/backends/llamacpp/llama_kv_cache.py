@@ -2,10 +2,10 @@
 
 A recurrent layer has one state. llama.cpp keeps copies of the states after each row of the last decode (`n_rs_seq`),
 and `seq_rm` restores one of them once. Further requests report success but restore a wrong state. So this module counts
-the rows that may be dropped, and goes further back by checkpoints that it copies out.
+the rows that may be dropped, and rolls back further by restoring checkpoints that it copied out.
 
-llama.cpp leaves keys that a sliding window has passed out of a saved sequence, so a cache without states is saved as a
-whole context. The first decode after a load would reuse their cells, so a second sequence holds them until then.
+When llama.cpp saves a sequence, it omits keys outside a sliding window, so a cache without states is saved as a whole
+context. The first decode after a load would overwrite these keys, so a second sequence holds their cells until then.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ from localdflash.backends.llamacpp.decode_flags import MAX_WIDTH, MAX_WIDTH_WITH
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.engine.checkpoints import Checkpoints
 
-WITHOUT_KEYS = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+WITHOUT_KEYS = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: only the recurrent states
 STATE_FORMAT = 3  # version of the states that targets and drafters save
 OWN_SEQUENCE, HOLDING_SEQUENCE = 0, 1
 
@@ -40,8 +40,8 @@ class SequenceCache:
         self._revertible_rows = 0
         self._checkpoints = Checkpoints[bytes]()
 
-    def decoded(self, rows: int) -> None:
-        """Count the rows of a decode."""
+    def record_decode(self, rows: int) -> None:
+        """Count the rows of a decode, and release the cells that the second sequence holds."""
         self.length += rows
         self._revertible_rows = min(rows - 1, self._copies)
         if self._is_holding_cells:
@@ -96,7 +96,7 @@ class SequenceCache:
 
 
 def read_state(handle: Any, flags: int = 0) -> bytes:
-    """Return the saved state of a context's own sequence."""
+    """Return the state of a context's own sequence, with flags `WITHOUT_KEYS` only its recurrent states."""
     buffer = (ctypes.c_uint8 * api.llama_state_seq_get_size_ext(handle, OWN_SEQUENCE, flags))()
     written = api.llama_state_seq_get_data_ext(handle, buffer, len(buffer), OWN_SEQUENCE, flags)
     return bytes(memoryview(buffer)[:written])

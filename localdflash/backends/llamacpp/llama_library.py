@@ -80,7 +80,7 @@ def collect_size_lines() -> Iterator[list[str]]:
 
 @contextmanager
 def defer_interrupts() -> Iterator[list[int]]:
-    """Collect SIGINTs in a list and raise one at the end: in a callback it would be lost."""
+    """Collect SIGINTs in the yielded list and raise one at the end: in a callback it would be lost."""
     interrupts: list[int] = []
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
@@ -107,15 +107,15 @@ class _Override(ctypes.Structure):
 
 def _set_placement(params: Any, placement: Placement) -> list[Any]:
     """Set the placement of the weights; the caller keeps the returned objects alive while the model loads."""
-    chosen = (ctypes.c_void_p * 2)(placement.device.handle if placement.device else None)
-    params.devices = ctypes.cast(chosen, ctypes.c_void_p)
+    device_array = (ctypes.c_void_p * 2)(placement.device.handle if placement.device else None)
+    params.devices = ctypes.cast(device_array, ctypes.c_void_p)
     params.n_gpu_layers = placement.layers
     pattern = rf"blk\.({'|'.join(map(str, placement.experts))})\.ffn_.*_exps".encode()
     host_buffers = call_ggml("ggml_backend_cpu_buffer_type", ctypes.c_void_p)  # unmodified weights
     overrides = (_Override * 2)(_Override(pattern, host_buffers))  # zeros end the list
     if placement.experts:
         params.tensor_buft_overrides = ctypes.cast(overrides, ctypes.c_void_p)
-    return [chosen, pattern, overrides]
+    return [device_array, pattern, overrides]
 
 
 def load_model(
@@ -254,22 +254,22 @@ GPU, INTEGRATED = 1, 2  # ggml_backend_dev_type
 def devices() -> Sequence[Device]:
     """Return all GPUs, best first: dedicated before integrated memory, then by size."""
     initialize()
-    found = [_device(index) for index in range(call_ggml("ggml_backend_dev_count", ctypes.c_size_t))]
-    return sorted(filter(None, found), key=lambda device: (device.integrated, -device.size))
+    gpus = [_device(index) for index in range(call_ggml("ggml_backend_dev_count", ctypes.c_size_t))]
+    return sorted(filter(None, gpus), key=lambda device: (device.integrated, -device.size))
 
 
 def find_gpu(name: str) -> Device:
     """Return the GPU of this name, or the best one for "gpu"; raise NoDevice if there is none."""
-    found = devices()
-    for device in found:
+    gpus = devices()
+    for device in gpus:
         if name in ("gpu", device.name):
             return device
-    names = ", ".join(device.name for device in found)
-    known = f"expected one of {names}" if found else "it sees no GPU; `localdflash doctor` lists what it needs"
-    raise NoDevice(f"--device {name}: llama.cpp has no such GPU ({known})")
+    names = ", ".join(device.name for device in gpus)
+    hint = f"expected one of {names}" if gpus else "it sees no GPU; `localdflash doctor` lists what it needs"
+    raise NoDevice(f"--device {name}: llama.cpp has no such GPU ({hint})")
 
 
-def _device(index: int) -> Device | None:
+def _device(index: int) -> Device | None:  # None: not a GPU
     handle = call_ggml("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t(index))
     kind = call_ggml("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p(handle))
     if kind not in (GPU, INTEGRATED):

@@ -1,4 +1,4 @@
-"""Memory of a pair in llama.cpp: weights by the headers, caches and buffers as llama.cpp plans them (`no_alloc`).
+"""Computes the memory of a pair in llama.cpp: weights from the headers, caches and buffers from its own plan.
 
 Copies of results and drafters in torch are computed here. Files may be headers only (`stand_in` in loading/plan).
 """
@@ -13,12 +13,7 @@ from typing import Any
 import llama_cpp.llama_cpp as api
 
 from localdflash.backends.llamacpp import llama_library
-from localdflash.backends.llamacpp.decode_flags import (
-    DEFAULT,
-    MAX_WIDTH,
-    MAX_WIDTH_WITH_STATES,
-    PLANNED_ON_GPU,
-)
+from localdflash.backends.llamacpp.decode_flags import DEFAULT, MAX_WIDTH, MAX_WIDTH_WITH_STATES, PLANNED_ON_GPU
 from localdflash.backends.llamacpp.llama_drafter import check_drafter
 from localdflash.backends.llamacpp.llama_drafter import context_params as drafter_params
 from localdflash.backends.llamacpp.llama_kv_cache import has_states
@@ -61,12 +56,12 @@ def parse_size_lines(lines: Iterable[str]) -> ReportedSizes:
     """Parse the library's log lines about one context; raise ModelError if they do not report its cache."""
     caches, buffers, state = [], {}, 0.0
     for line in lines:
-        if found := _CACHE.search(line):
-            caches.append(float(found[1]))
+        if cache := _CACHE.search(line):
+            caches.append(float(cache[1]))
             if states := _STATES.search(line):
                 state = float(states[1]) / (int(states[2]) + 1)
-        elif found := _BUFFER.search(line):
-            buffers[found[1], found[2]] = _bytes(float(found[3]))  # the last plan of a buffer counts
+        elif buffer := _BUFFER.search(line):
+            buffers[buffer[1], buffer[2]] = _bytes(float(buffer[3]))  # the last plan of a buffer counts
     if not caches:
         raise ModelError("llama-cpp-python: this build does not report the size of its cache; reinstall it")
     scratch = sum(size for (_, kind), size in buffers.items() if kind in WORK)
@@ -80,21 +75,21 @@ def _bytes(mebibytes: float) -> int:
 def split_weight_bytes(header: GGUFHeader, placement: Placement) -> tuple[int, int]:
     """Return the bytes of a model's weights on the device, and in main memory; both may hold a tied embedding."""
     head = "output.weight" if "output.weight" in header.tensors or TABLE not in header.tensors else TABLE
-    first = block_count(header) + 1 - placement.layers  # llama.cpp counts the output as a layer
-    on_device = sum(info.nbytes for name, info in header.tensors.items() if _is_on_device(name, first, placement))
+    first_block = block_count(header) + 1 - placement.layers  # on the device; llama.cpp counts the output as a layer
+    on_device = sum(info.nbytes for name, info in header.tensors.items() if _is_on_device(name, first_block, placement))
     in_memory = sum(info.nbytes for info in header.tensors.values()) - on_device
     if placement.layers and head == TABLE:
         on_device += header.tensors[TABLE].nbytes
     return on_device, in_memory
 
 
-def _is_on_device(name: str, first: int, placement: Placement) -> bool:
+def _is_on_device(name: str, first_block: int, placement: Placement) -> bool:
     if not placement.layers or name == TABLE:
         return False
-    if not (found := _BLOCK.match(name)):
+    if not (match := _BLOCK.match(name)):
         return True
-    block = int(found[1])
-    return block >= first and not ("_exps" in name and block in placement.experts)
+    block = int(match[1])
+    return block >= first_block and not ("_exps" in name and block in placement.experts)
 
 
 def cache_share(header: GGUFHeader, placement: Placement) -> float:
@@ -113,20 +108,20 @@ class LlamaCppSizes(ExitStack):
         self._header, self._placement = read_header(target), placement
         with ExitStack() as undo:
             undo.callback(self.close)
-            self._target = self._model(target, placement)
+            self._target = self._load_without_weights(target, placement)
             self.trained: int = api.llama_model_n_ctx_train(self._target)
             self._vocab: int = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._target))
             self._hidden: int = api.llama_model_n_embd(self._target)
             self._config = config_of_file(drafter) if drafter else None
             if drafter and self._config:
                 check_drafter(self._config, drafter)
-            of_gguf = drafter and drafter.suffix == ".gguf"
-            self._drafter = self._model(drafter, placement.all_layers()) if drafter and of_gguf else None
-            self._drafter_header = read_header(drafter) if drafter and of_gguf else None
+            is_gguf = drafter and drafter.suffix == ".gguf"
+            self._drafter = self._load_without_weights(drafter, placement.all_layers()) if drafter and is_gguf else None
+            self._drafter_header = read_header(drafter) if drafter and is_gguf else None
             self.drafters = (UNCHANGED, NO_DRAFTER) if drafter else (NO_DRAFTER,)
             undo.pop_all()
 
-    def _model(self, path: Path, placement: Placement) -> Any:
+    def _load_without_weights(self, path: Path, placement: Placement) -> Any:
         model = llama_library.load_model(path, simulate=True, placement=placement)
         self.callback(api.llama_model_free, model)
         return model
@@ -139,28 +134,28 @@ class LlamaCppSizes(ExitStack):
                 mode = replace(mode, widths=tuple(range(2, MAX_WIDTH_WITH_STATES + 1)))
             handle, reported = self._plan(self._target, target_params(context, mode=mode), stack)
             logits = MAX_WIDTH * self._vocab * FLOAT_BYTES
-            names, placed = (TARGET, TARGET_KV), (self._header, self._placement)
+            names, model = (TARGET, TARGET_KV), (self._header, self._placement)
             weights = api.llama_model_size(self._target) - count_prediction_bytes(self._header)
-            parts = _parts(names, placed, weights, reported, logits)
+            parts = _parts(names, model, weights, reported, logits)
             if drafter == NO_DRAFTER or self._config is None:
                 return parts
-            return _sum(parts, self._of_drafter(self._config, context, handle, stack))
+            return _add_parts(parts, self._drafter_parts(self._config, context, handle, stack))
 
-    def _of_drafter(self, config: DFlashConfig, context: int, target: Any, stack: ExitStack) -> Parts:
+    def _drafter_parts(self, config: DFlashConfig, context: int, target: Any, stack: ExitStack) -> Parts:
         """Return the drafter's parts; `target` is a planned context of the target."""
         if self._drafter is None or self._drafter_header is None:
             tied = "output.weight" not in self._header.tensors
-            added = torch_drafter_parts(config, context, self._vocab, self._hidden, tied)
-            added[SCRATCH] += self._taps(len(config.taps))
+            parts = torch_drafter_parts(config, context, self._vocab, self._hidden, tied)
+            parts[SCRATCH] += self._feature_bytes(len(config.taps))
             in_memory = IN_MEMORY if self._placement.layers else ""
-            return {name + in_memory: size for name, size in added.items()}
-        names, placed = (DRAFTER, DRAFTER_KV), (self._drafter_header, self._placement.all_layers())
-        # the library's logits, and two copies while probabilities are taken
-        read = 3 * config.block_size * self._vocab * FLOAT_BYTES + self._taps(len(config.taps))
+            return {name + in_memory: size for name, size in parts.items()}
+        names, model = (DRAFTER, DRAFTER_KV), (self._drafter_header, self._placement.all_layers())
+        # the library's logits, and two copies while probabilities are computed
+        outputs = 3 * config.block_size * self._vocab * FLOAT_BYTES + self._feature_bytes(len(config.taps))
         _, reported = self._plan(self._drafter, drafter_params(config, target, context), stack)
-        return _parts(names, placed, api.llama_model_size(self._drafter), reported, read)
+        return _parts(names, model, api.llama_model_size(self._drafter), reported, outputs)
 
-    def _taps(self, count: int) -> int:
+    def _feature_bytes(self, count: int) -> int:
         """Return the bytes of the target's features, in the library and as a copy."""
         return 2 * MAX_WIDTH * count * self._hidden * FLOAT_BYTES
 
@@ -169,40 +164,41 @@ class LlamaCppSizes(ExitStack):
         with llama_library.collect_size_lines() as lines:
             handle = llama_library.new_context(model, params)
         if not handle:
-            why = llama_library.last_message()
-            raise ModelError(f"llama.cpp cannot plan a context of {params.n_ctx} tokens: {why}")
+            reason = llama_library.last_message()
+            raise ModelError(f"llama.cpp cannot plan a context of {params.n_ctx} tokens: {reason}")
         stack.callback(api.llama_free, handle)
         return handle, parse_size_lines(lines)
 
 
 def _parts(
-    names: tuple[str, str], placed: tuple[GGUFHeader, Placement], weights: int, reported: ReportedSizes, read: int
+    names: tuple[str, str], model: tuple[GGUFHeader, Placement], weights: int, reported: ReportedSizes, outputs: int
 ) -> Parts:
-    """Return a planned model's parts under `names` (weights, caches); `read`: bytes of logits and taps read out."""
-    (of_weights, of_cache), (header, placement) = names, placed
+    """Return a planned model's parts by `names` (of weights, of caches); `outputs`: bytes of copied logits and taps."""
+    (weights_name, cache_name), (header, placement) = names, model
     if not placement.device or not placement.layers:
-        return {of_weights: weights, of_cache: reported.cache + reported.checkpoints, SCRATCH: reported.scratch + read}
+        cache = reported.cache + reported.checkpoints
+        return {weights_name: weights, cache_name: cache, SCRATCH: reported.scratch + outputs}
     on_device, in_memory = split_weight_bytes(header, placement)
     cache = round(reported.cache * cache_share(header, placement))
     work, host_work = reported.sum_kinds(WORK, placement.device)
-    parts = {of_weights: on_device, of_cache: cache, SCRATCH: work}
+    parts = {weights_name: on_device, cache_name: cache, SCRATCH: work}
     host_cache = reported.cache - cache + reported.checkpoints
-    others = {of_weights: in_memory, of_cache: host_cache, SCRATCH: host_work + read}
-    return parts | {name + IN_MEMORY: size for name, size in others.items() if size}
+    host_parts = {weights_name: in_memory, cache_name: host_cache, SCRATCH: host_work + outputs}
+    return parts | {name + IN_MEMORY: size for name, size in host_parts.items() if size}
 
 
 def measured_parts(names: tuple[str, str], weights: int, lines: Iterable[str], placement: Placement) -> Parts:
     """Return the parts of a loaded model, from the log lines of its loading."""
-    reported, (of_weights, of_cache) = parse_size_lines(lines), names
+    reported, (weights_name, cache_name) = parse_size_lines(lines), names
     if not placement.device or not placement.layers:
-        return {of_weights: weights, of_cache: reported.cache, SCRATCH: reported.scratch}
+        return {weights_name: weights, cache_name: reported.cache, SCRATCH: reported.scratch}
     sides = [reported.sum_kinds(kinds, placement.device) for kinds in (WEIGHTS, CACHES, WORK)]
-    part_names = (of_weights, of_cache, SCRATCH)
-    on_device = {name: on for name, (on, _) in zip(part_names, sides, strict=True)}
+    part_names = (weights_name, cache_name, SCRATCH)
+    on_device = {name: size for name, (size, _) in zip(part_names, sides, strict=True)}
     return on_device | {name + IN_MEMORY: size for name, (_, size) in zip(part_names, sides, strict=True) if size}
 
 
-def _sum(parts: Parts, more: Parts) -> Parts:
+def _add_parts(parts: Parts, more: Parts) -> Parts:
     return {name: parts.get(name, 0) + more.get(name, 0) for name in (*parts, *more)}
 
 

@@ -22,20 +22,20 @@ from localdflash.base.machine.gpu_watch import UNWATCHED, Watch
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import TargetFeatures, Verification
 
-# Architectures whose graphs export layer inputs; for any other, llama.cpp aborts on a request.
+# Architectures whose graphs export layer inputs; if these are requested of any other, llama.cpp ends the process.
 # fmt: off
-TAPPED = frozenset((
+EXPORTS_LAYER_INPUTS = frozenset((
     "bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan_vl", "lfm2", "llama", "mimo2", "minimax-01", "minimax-m2",
     "muse-glimmer", "nanbeige", "nemotron_h", "qwen3", "qwen35", "qwen35moe", "qwen3moe", "qwen3next", "qwen4exp",
 ))
 # fmt: on
-HEADED = frozenset(("gemma4", "gpt-oss", "qwen35", "qwen35moe"))  # architectures that export the last block's output
+EXPORTS_LAST_OUTPUT = frozenset(("gemma4", "gpt-oss", "qwen35", "qwen35moe"))  # also export the last block's output
 
 
 def context_params(context: int, threads: int = 0, mode: DecodeMode = DEFAULT, drafts: bool = True) -> Any:
     """Return the parameters of a target's context for `context` tokens."""
     params = api.llama_context_default_params()
-    params.n_ctx = context + max(mode.max_filler, 1)  # fillers may follow the last token
+    params.n_ctx = context + max(mode.max_filler, 1)  # filler rows may follow the last token
     params.n_batch = params.n_ubatch = MAX_WIDTH
     params.n_seq_max = 1
     params.n_rs_seq = mode.widths[-1] - 1 if drafts else mode.max_filler  # rows that may be rolled back
@@ -48,8 +48,8 @@ def context_params(context: int, threads: int = 0, mode: DecodeMode = DEFAULT, d
 
 
 def check_taps(architecture: str) -> None:
-    """Raise ModelError if a request for hidden states would end the process."""
-    if architecture not in TAPPED:
+    """Raise ModelError for an architecture of which llama.cpp exports no hidden states."""
+    if architecture not in EXPORTS_LAYER_INPUTS:
         raise ModelError(
             f"llama.cpp exports no hidden states of {architecture} for the drafter; the model runs without it"
         )
@@ -62,7 +62,7 @@ def check_context(path: Path, context: int, trained: int) -> None:
 
 
 class LlamaCppTarget:
-    """See `Target`. `taps` are the 0-based layers (blocks) whose outputs are features; `watch` is held in a decode.
+    """See `Target`. `taps` are the 0-based layers (blocks) whose outputs are features; `watch` is held during a decode.
 
     Without `drafts` only filler rows can be rolled back.
     """
@@ -122,9 +122,9 @@ class LlamaCppTarget:
         if blocks:
             self._check_taps(blocks)
         for block in set(self.taps) - set(blocks):
-            self._keep_output(block, False)
+            self._export_output(block, False)
         for block in blocks:
-            self._keep_output(block, True)
+            self._export_output(block, True)
         self.taps = tuple(blocks)
         self._tap_address = llama_library.tap_reader() if blocks else None
         self._last_address = llama_library.heads_reader() if blocks else None
@@ -132,12 +132,12 @@ class LlamaCppTarget:
     def _check_taps(self, blocks: Sequence[int]) -> None:
         architecture = llama_library.metadata(self.model, "general.architecture") or "?"
         check_taps(architecture)
-        last = self.layers - 1 if architecture in HEADED else self.layers - 2
+        last = self.layers - 1 if architecture in EXPORTS_LAST_OUTPUT else self.layers - 2
         for block in blocks:
             if not 0 <= block <= last:
                 raise ModelError(f"tap {block}: no such block in the target (expected 0 to {last})")
 
-    def _keep_output(self, block: int, on: bool) -> None:
+    def _export_output(self, block: int, on: bool) -> None:
         if block == self.layers - 1:
             llama_library.set_heads(self.handle, all_rows=True, on=on)
         else:
@@ -193,7 +193,7 @@ class LlamaCppTarget:
             self.handle = self.model = None
 
     def _decode(self, ids: Sequence[int], logits: bool) -> None:
-        # Fillers get logits, too, so that the head's product is as wide as the batch.
+        # Filler rows get logits, too, so that the head's product is as wide as the batch.
         ids = (*ids, *(ids[-1],) * (self.mode.width_for(len(ids)) - len(ids)))
         batch, position = self._batch, self.length
         batch.n_tokens = len(ids)
@@ -208,7 +208,7 @@ class LlamaCppTarget:
             raise OutOfMemory(f"the context of {self.context} tokens is full")
         if status:
             raise LocaldflashError(f"llama.cpp failed to decode (status {status}): {llama_library.last_message()}")
-        self._cache.decoded(len(ids))
+        self._cache.record_decode(len(ids))
 
     def _read_taps(self, rows: int) -> TargetFeatures | None:
         if self._tap_address is None or self._last_address is None:

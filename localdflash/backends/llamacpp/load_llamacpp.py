@@ -108,33 +108,33 @@ def load(files: LocalPair, options: Options) -> Running:
 def _load(
     files: LocalPair, drafter: Path | None, plan: PlacementPlan, options: Options, watch: Watch, stack: ExitStack
 ) -> Running:
-    planned, placement = plan.fit, plan.placement
+    fit, placement = plan.fit, plan.placement
     path, refusal = select_drafter(files.target, drafter if options.draft else None)
-    chosen = choose_mode_for(files.target, options, placement, drafter is not None)
-    if not chosen.drafts:
+    choice = choose_mode_for(files.target, options, placement, drafter is not None)
+    if not choice.drafts:
         path, refusal = None, ""
-    if planned and planned.drafter == NO_DRAFTER:
+    if fit and fit.drafter == NO_DRAFTER:
         path = None
-    torch_drafts = path is not None and path.suffix != ".gguf"
-    predicted = {**planned.parts, PROGRAM: free.program_bytes(torch_drafts)} if planned else {}
+    uses_torch = path is not None and path.suffix != ".gguf"
+    predicted = {**fit.parts, PROGRAM: free.program_bytes(uses_torch)} if fit else {}
     with llama_library.collect_size_lines() as lines:
-        context = planned.context if planned else options.context
-        drafts = chosen.drafts and options.draft
-        target = LlamaCppTarget(files.target, context, options.threads, (), chosen.mode, placement, watch, drafts)
+        context = fit.context if fit else options.context
+        drafts = choice.drafts and options.draft
+        target = LlamaCppTarget(files.target, context, options.threads, (), choice.mode, placement, watch, drafts)
     stack.callback(target.close)
     if any("REPACK" in line for line in lines):
         for file in files_of(files.target):
             llama_library.release_pages(file)
-    notices = [plan.notice, planned.notice if planned else "", refusal]
+    notices = [plan.notice, fit.notice if fit else "", refusal]
     # Users expect drafts, and the same text as without drafts.
-    expected = chosen.kind == "exact" or options.rows == "fast" if chosen.drafts else not (options.draft and drafter)
-    if not expected:
-        notices.append(chosen.message)
-    opened = [open_drafter(path, files.target, target, options.threads, stack)] if path else []
-    notices += [notice for _, _, notice in opened]
+    is_expected = choice.kind == "exact" or options.rows == "fast" if choice.drafts else not (options.draft and drafter)
+    if not is_expected:
+        notices.append(choice.message)
+    drafters = [open_drafter(path, files.target, target, options.threads, stack)] if path else []
+    notices += [notice for _, _, notice in drafters]
     unloaded = count_prediction_bytes(read_header(files.target))
-    measures = [_measure_target(target, lines, unloaded), *(measure for _, measure, _ in opened)]
-    pair = compose(target, [drafter for drafter, _, _ in opened], replace(options, draft=drafts))
+    measures = [_measure_target(target, lines, unloaded), *(measure for _, measure, _ in drafters)]
+    pair = compose(target, [drafter for drafter, _, _ in drafters], replace(options, draft=drafts))
     names, build = [drafter.name for drafter in pair.drafters], version("llama-cpp-python")
     return Running(
         pair=pair,
@@ -142,17 +142,17 @@ def _load(
         context=target.context,
         device=placement.device.name if placement.device else "cpu",
         vocab_size=target.vocab_size,
-        identity=(target.context, names, build, STATE_FORMAT, str(chosen.mode), *placement.identity),
-        rows=chosen.message,
+        identity=(target.context, names, build, STATE_FORMAT, str(choice.mode), *placement.identity),
+        rows=choice.message,
         predicted=predicted,
-        measured=lambda: _sum_parts(measures) if planned else free.with_program({}),
+        measured=lambda: _measure_all(measures) if fit else free.with_program({}),
         notices=notices,
         close=stack.pop_all().close,
     )
 
 
 def choose_mode_for(target: Path, options: Options, placement: Placement, with_drafter: bool) -> ModeChoice:
-    """Choose the decode mode of a target, which it keeps; measure the file first if needed."""
+    """Choose the decode mode in which a target runs; measure the file first if needed."""
     if options.rows == "fast":
         return certified.choose_mode(certified.skip_measuring(target), "fast", with_drafter)
     threads, device = options.threads or len(physical_cores()), "cpu"
@@ -168,7 +168,7 @@ def choose_mode_for(target: Path, options: Options, placement: Placement, with_d
 
 
 def _measure_target(target: LlamaCppTarget, lines: list[str], unloaded: int) -> Measure:
-    """Return a function that measures the target; `unloaded` are the bytes in its file that were not loaded."""
+    """Return a function that measures the target; `unloaded` are bytes of its file that were not loaded."""
 
     def measure() -> Parts:
         weights = api.llama_model_size(target.model) - unloaded
@@ -179,7 +179,7 @@ def _measure_target(target: LlamaCppTarget, lines: list[str], unloaded: int) -> 
     return measure
 
 
-def _sum_parts(measures: list[Measure]) -> Parts:  # and this process's own memory, as PROGRAM
+def _measure_all(measures: list[Measure]) -> Parts:  # the parts of all, and this process's memory as PROGRAM
     parts: Parts = {}
     for measure in measures:
         for name, size in measure().items():

@@ -15,10 +15,10 @@ class Device:
 
     name: str  # CUDA0, Vulkan0, Metal ...
     description: str
-    integrated: bool
+    integrated: bool  # shares main memory
     free: int
     size: int
-    handle: int = field(default=0, compare=False, repr=False)
+    handle: int = field(default=0, compare=False, repr=False)  # ggml_backend_dev_t
 
     def budget(self) -> MemoryBudget:
         """Return the memory that a pair may use; an integrated GPU shares main memory."""
@@ -30,7 +30,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Placement:
-    """Placement of a model: its last `layers`, with the head, on the device; experts of blocks `experts` in memory."""
+    """Placement of a model: its last `layers` and head on the device, experts of layers `experts` in main memory."""
 
     device: Device | None = None
     layers: int = 0

@@ -1,4 +1,4 @@
-"""Chooses a pair's placement: all on the GPU, else experts in memory, else fewer layers, else no drafter."""
+"""Chooses a pair's placement: all on the GPU, else experts in main memory, else fewer layers, else no drafter."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ from localdflash.models.memory.parts import Parts, gigabytes
 from localdflash.models.shapes.drafter_check import block_count
 from localdflash.models.weights.gguf import read_header
 
-Needs = Callable[[Placement], MemorySizes]  # memory of the pair in a placement
+Needs = Callable[[Placement], MemorySizes]  # returns the memory that the pair needs in a placement
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,11 @@ def choose_gpu(options: Options) -> Device | None:
 
 def _on_processor(target: Path, drafter: Path | None, options: Options) -> PlacementPlan:
     try:
-        with LlamaCppSizes(target, drafter) as needed:
-            check_context(target, options.context, needed.trained)
-            planned = fit(needed, free.system_budget(), options.context, can_evict=options.can_evict)
-            return PlacementPlan(PROCESSOR, planned)
-    except ModelError:  # loading reports it, or llama.cpp reports no sizes
+        with LlamaCppSizes(target, drafter) as sizes:
+            check_context(target, options.context, sizes.trained)
+            memory_fit = fit(sizes, free.system_budget(), options.context, can_evict=options.can_evict)
+            return PlacementPlan(PROCESSOR, memory_fit)
+    except ModelError:  # loading reports the error, or llama.cpp reports no sizes
         return PlacementPlan(PROCESSOR)
 
 
@@ -89,14 +89,14 @@ def list_placements(target: Path, device: Device, options: Options) -> Sequence[
     max_layers = layers if options.gpu_layers < 0 else min(options.gpu_layers, layers)
     half = (layers + 1) // 2 if options.device in ("auto", "gpu") else 1
     min_layers = max_layers if options.gpu_layers >= 0 else half
-    mixture = any("_exps" in name for name in header.tensors)
-    first = layers - max_layers  # block on the device
-    experts = range(1, layers - first) if mixture else ()
+    is_mixture = any("_exps" in name for name in header.tensors)
+    first = layers - max_layers  # first layer on the device
+    experts = range(1, layers - first) if is_mixture else ()
     placements = [Placement(device, max_layers)]
     placements += [Placement(device, max_layers, range(first, first + count)) for count in experts]
     for fewer in range(max_layers - 1, min_layers - 1, -1):
         first = layers - fewer
-        placements.append(Placement(device, fewer, range(first, layers - 1) if mixture else range(0)))
+        placements.append(Placement(device, fewer, range(first, layers - 1) if is_mixture else range(0)))
     return placements
 
 
@@ -107,30 +107,30 @@ def choose_placement(
 
     If `can_evict`, try only the first placement, with the drafter and the requested context or `UNREDUCED_CONTEXT`.
     """
-    full = needs(placements[0])
-    max_context = requested or full.trained
-    enough = requested or min(max_context, UNREDUCED_CONTEXT if can_evict else COMFORTABLE)
+    full_sizes = needs(placements[0])
+    max_context = requested or full_sizes.trained
+    min_context = requested or min(max_context, UNREDUCED_CONTEXT if can_evict else COMFORTABLE)
     if can_evict:
         placements = placements[:1]
-    for drafter in full.drafters[:1] if can_evict else full.drafters:
-        if (found := _first(needs, placements, drafter, budget, enough)) is None:
+    for drafter in full_sizes.drafters[:1] if can_evict else full_sizes.drafters:
+        if (placement := _first_fitting(needs, placements, drafter, budget, min_context)) is None:
             continue
-        sizes = needs(found)
+        sizes = needs(placement)
         context = largest_context(sizes, drafter, budget, max_context)
         chosen = Fit(drafter, context, sizes.parts(context, drafter))
-        return PlacementPlan(
-            found, replace(chosen, notice=_notice(needs, placements, PlacementPlan(found, chosen), budget, max_context))
-        )
+        notice = _describe_changes(needs, placements, PlacementPlan(placement, chosen), budget, max_context)
+        return PlacementPlan(placement, replace(chosen, notice=notice))
     last, layers = placements[-1], placements[0].layers
-    memory, needed = budget.find_tightest(needs(last).parts(enough, full.drafters[0] if can_evict else NO_DRAFTER))
+    drafter = full_sizes.drafters[0] if can_evict else NO_DRAFTER
+    memory, needed = budget.find_tightest(needs(last).parts(min_context, drafter))
     what = f"all {layers} layers" if last.layers == layers else f"{last.layers} of {layers} layers"
     raise OutOfMemory(
-        f"{what} and a context of {enough} tokens need {gigabytes(needed)} ({gigabytes(memory.margin)} as margin),"
+        f"{what} and a context of {min_context} tokens need {gigabytes(needed)} ({gigabytes(memory.margin)} as margin),"
         f" {gigabytes(memory.free)} of {memory.what} are free; try --device cpu, --gpu-layers or a smaller model"
     )
 
 
-def _first(
+def _first_fitting(
     needs: Needs, placements: Sequence[Placement], drafter: str, budget: MemoryBudget, context: int
 ) -> Placement | None:
     """Return the first placement that fits GPU and main memory, or None. Later placements use less GPU memory."""
@@ -142,17 +142,17 @@ def _first(
     return placements[index] if index < len(placements) and budget.holds(parts(index)) else None
 
 
-def _notice(
-    needs: Needs, placements: Sequence[Placement], placed: PlacementPlan, budget: MemoryBudget, max_context: int
+def _describe_changes(
+    needs: Needs, placements: Sequence[Placement], plan: PlacementPlan, budget: MemoryBudget, max_context: int
 ) -> str:
-    chosen, where, full = placed.fit, placed.placement, placements[0]
+    chosen, placement, full = plan.fit, plan.placement, placements[0]
     assert chosen
     requested = needs(full).drafters[0]
     changes = []
-    if where.layers < full.layers:
-        changes.append(f"{where.layers} of {full.layers} layers are on the GPU")
-    if where.experts:
-        changes.append(f"the experts of {len(where.experts)} layers are in memory")
+    if placement.layers < full.layers:
+        changes.append(f"{placement.layers} of {full.layers} layers are on the GPU")
+    if placement.experts:
+        changes.append(f"the experts of {len(placement.experts)} layers are in memory")
     if chosen.drafter != requested:
         changes.append("the drafter was left out")
     if chosen.context < max_context:
