@@ -52,19 +52,19 @@ def run(
     With `renewed` every report restarts the time limit. Progress goes to the callbacks in `options`, other reports to
     `on_report`. Setting `cancelled` kills the child and raises ChildCancellation.
     """
-    sent = {name: value for name, value in vars(options).items() if name not in NOT_SENT}
-    command = [sys.executable, "-P", "-c", program, json.dumps(sent)]
+    child_options = {name: value for name, value in vars(options).items() if name not in NOT_SENT}
+    command = [sys.executable, "-P", "-c", program, json.dumps(child_options)]
     with tempfile.TemporaryFile() as stderr:
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, **detached_options()
         ) as child:
-            deadline, expired, ended = time.monotonic() + limit, threading.Event(), threading.Event()
+            deadline, timed_out, exited = time.monotonic() + limit, threading.Event(), threading.Event()
 
             def watch() -> None:
-                while not ended.wait(POLL_SECONDS):
+                while not exited.wait(POLL_SECONDS):
                     if time.monotonic() > deadline:
-                        expired.set()
-                    if expired.is_set() or (cancelled and cancelled.is_set()):
+                        timed_out.set()
+                    if timed_out.is_set() or (cancelled and cancelled.is_set()):
                         child.kill()
                         return
 
@@ -77,11 +77,11 @@ def run(
                 report = _read_reports(child.stdout, options, on_report, renew if renewed else lambda: None)
                 child.wait()
             finally:
-                ended.set()
+                exited.set()
                 child.kill()
         if cancelled and cancelled.is_set():
             raise ChildCancellation
-        return ChildExit(report, child.returncode, expired.is_set(), _last_line(stderr))
+        return ChildExit(report, child.returncode, timed_out.is_set(), _last_line(stderr))
 
 
 def begin() -> tuple[Options, Callable[..., None]]:

@@ -35,11 +35,11 @@ class _HeaderVocabulary:
 
     def __init__(self, header: GGUFHeader) -> None:
         self._header = header
-        self._spelled = frozenset(header.require("tokenizer.ggml.tokens", list))
+        self._tokens = frozenset(header.require("tokenizer.ggml.tokens", list))
 
     def has_special(self, spelling: str) -> bool:
         """See `ModelFacts`."""
-        return spelling in self._spelled
+        return spelling in self._tokens
 
     def metadata(self, key: str) -> str | None:
         """See `ModelFacts`."""

@@ -132,10 +132,10 @@ def recommended_sampling(metadata: Mapping[str, object]) -> dict[str, float]:
         value = metadata.get(f"general.sampling.{key}")
         if not isinstance(value, int | float):
             continue
-        checked: dict[str, Any] = {name: max(value, 0) if name == "top_k" else value}  # top_k -1: all, as 0
+        param: dict[str, Any] = {name: max(value, 0) if name == "top_k" else value}  # top_k -1: all, as 0
         try:
-            SamplingParams(**checked)
+            SamplingParams(**param)
         except UsageError:
             continue
-        params |= checked
+        params |= param
     return params

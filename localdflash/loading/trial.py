@@ -63,7 +63,7 @@ def _key(paths: list[Path], options: Options) -> str:
 
 def try_files(paths: list[Path], options: Options) -> str | None:
     """Return why the files cannot be loaded, "" if they can be, None if the trial was inconclusive."""
-    limit, deaths = TIMEOUT_SECONDS + sum(map(size_of, paths)) / BYTES_PER_SECOND, gpu_watch.count_crashes()
+    limit, crashes = TIMEOUT_SECONDS + sum(map(size_of, paths)) / BYTES_PER_SECOND, gpu_watch.count_crashes()
     limit += COMPILE_SECONDS if driver_present() else 0.0
     try:
         child_exit = child.run(PROGRAM, options, limit, lambda _: None)
@@ -75,7 +75,7 @@ def try_files(paths: list[Path], options: Options) -> str | None:
         return ""
     if child_exit.is_timeout:
         return f"{paths[0]}: loading took more than {limit:.0f} s and was stopped; {REMEDY}"
-    if gpu_watch.count_crashes() > deaths:
+    if gpu_watch.count_crashes() > crashes:
         return None  # the GPU failed, which `gpu_watch` handles
     return _crash_reason(paths[0], child_exit.code, child_exit.stderr_line)
 

