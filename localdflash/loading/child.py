@@ -20,13 +20,12 @@ from localdflash.models.load_options import Options
 
 MAX_STDERR_BYTES = 4096  # read from the end of the child's stderr
 POLL_SECONDS = 0.1
-# Fields of the options that cannot be sent to another process, or have no meaning there.
-NOT_SENT = frozenset({"progress", "compiling", "costs", "can_evict"})
+NOT_SENT = frozenset({"progress", "compiling", "costs", "can_evict"})  # options of this process only
 Report = Mapping[str, Any]
 
 
 class ChildCancellation(Exception):
-    """End of a child because its result is no longer needed."""
+    """Raised after a child was killed because its result is no longer needed."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def run(
 
 
 def begin() -> tuple[Options, Callable[..., None]]:
-    """Set up the child: its options and the function that writes a report; other output on stdout goes to stderr."""
+    """Set up the child; return its options and a function that writes a report. Other output goes to stderr."""
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # C libraries may print

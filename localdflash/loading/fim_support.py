@@ -7,7 +7,7 @@ from localdflash.text.fim_formats import detect, format_of
 
 
 def require_fim(spec: str) -> None:
-    """Raise ModelError if the pair was not trained to fill in the middle; a pair whose file is missing passes."""
+    """Raise ModelError if the pair was not trained for infilling; a pair whose file is missing passes."""
     pair = load_registry().resolve(spec)
     if pair.fim:
         format_of(pair.fim)

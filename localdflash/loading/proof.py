@@ -133,7 +133,7 @@ def _folder() -> Path:
 
 
 def list_verdicts() -> list[Verdict]:
-    """Return all verdicts for this machine's GPUs, driver and libraries, sorted by pair; NoDevice without a GPU."""
+    """Return the verdicts for this machine's GPUs, driver and libraries, sorted by pair; NoDevice without a GPU."""
 
     def identify() -> list[tuple[str, ...]]:
         from localdflash.backends.cuda.identity import list_machines
@@ -186,7 +186,7 @@ def check_first(options: Options) -> None:
 
 
 def require_trusted(files: LocalPair, options: Options) -> tuple[Subject, Verdict]:
-    """Return the subject of a check that passed, and its verdict; NoDevice if there is none.
+    """Return the subject and the verdict of a check that passed; NoDevice if there is no such check.
 
     UsageError if LOCALDFLASH_CUDA_OPS is malformed.
     """
@@ -362,7 +362,7 @@ def _load_for_checks(files: LocalPair, options: Options, report_launch: Watch) -
 
 
 def _prompt(files: LocalPair, context: int) -> list[int]:
-    """Return the ids of some code that leave room for an answer."""
+    """Return the token ids of `PROMPT`, at most a quarter of the context."""
     from localdflash.text.tokenizer import Tokenizer
 
     return Tokenizer.load(files.target).encode(PROMPT)[: context // 4]

@@ -324,9 +324,8 @@ class Workspace:
         text = read_text(root.path, name)
         if text is None:
             return False
-        self._store.put(
-            path, IndexedFile(signature, language, tuple(find_definitions(clean_name(name), language, text)))
-        )
+        definitions = find_definitions(clean_name(name), language, text)
+        self._store.put(path, IndexedFile(signature, language, tuple(definitions)))
         time.sleep(0)  # let a waiting event loop run first
         return True
 

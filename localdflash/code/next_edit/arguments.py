@@ -105,17 +105,14 @@ def _follow_definition(edit: _EntryEdit) -> EditProposal | None:
     new_function = function_with(after, edit.new, as_member=member)
     if old_function is None or new_function is None:
         return None
-    parameter = (new_function if edit.added else old_function).parameters[edit.index]
+    function, follow = (new_function, _add_missing) if edit.added else (old_function, _drop_extra)
+    parameter = function.parameters[edit.index]
     if parameter.rest or (edit.added and parameter.optional):
         return None
     for call in _in_order_after(calls(after, names, name), edit.new):
         if not old_function.fits_call(call) or new_function.fits_call(call):
             continue
-        if not edit.added:
-            proposal = _drop_extra(after, call, old_function, edit)
-        else:
-            proposal = _add_missing(after, names, call, new_function, edit)
-        if proposal:
+        if proposal := follow(after, names, call, function, edit):
             return proposal
     return None
 
@@ -144,7 +141,9 @@ def _literal(after: ParsedSource, parameter: Node) -> str:
     return next((empty for empty in _NULLS if re.search(rf"\| *{empty}$", text)), _LITERALS.get(text, ""))
 
 
-def _drop_extra(after: ParsedSource, call: Call, old_function: Function, edit: _EntryEdit) -> EditProposal | None:
+def _drop_extra(
+    after: ParsedSource, _names: BindingIndex, call: Call, old_function: Function, edit: _EntryEdit
+) -> EditProposal | None:
     for index, argument in enumerate(call.items):
         if old_function.index_of(index, keyword(after, argument)) == edit.index:
             return _removal(call.brackets, call.items, index, _pattern(after, call, edit, ""))

@@ -29,14 +29,11 @@ class BindingIndex:
         self._binding_scopes = cache(lambda name: {one.role.scope for one in self.occurrences(name) if one.role.binds})
 
     def _find_occurrences(self, name: str) -> list[Occurrence]:
-        """Return the occurrences of a name in file order. A binding after `global` is a use of the outer name."""
+        """Return the occurrences of a name in file order. In a scope that declares it `global`, bindings are uses."""
         roles = ((node, self._role_of(node)) for node in self._source.leaves_called(name))
         occurrences = [Occurrence(node, role) for node, role in roles if role]
         outer_scopes = {one.role.scope for one in occurrences if one.role.declares_outer}
-        return [
-            Occurrence(one.node, Role()) if outer_scopes and one.role.scope in outer_scopes else one
-            for one in occurrences
-        ]
+        return [Occurrence(one.node, Role()) if one.role.scope in outer_scopes else one for one in occurrences]
 
     def at(self, node: Node) -> Occurrence | None:
         """Return the occurrence at a leaf, or None."""

@@ -20,9 +20,9 @@ Kind = TypeVar("Kind", str, int)
 def find_drafter(header: GGUFHeader, file_name: str, pairs: Iterable[PairEntry]) -> DrafterMatch | None:
     """Return the match for a target file: the drafter, or why it is not used; None if no entry has the base model."""
     with_base = [pair for pair in pairs if pair.drafter and pair.drafter.trained_for]
-    names = _evidence(header, file_name)
-    matches = ((words, pair) for model, words in names for pair in with_base if _is_model(pair, model))
-    for words, pair in matches:
+    for words, pair in (
+        (words, pair) for model, words in _evidence(header, file_name) for pair in with_base if _is_model(pair, model)
+    ):
         if differs := _difference(header, pair):
             return DrafterMatch(None, f"drafter of {pair.id} not used, though {words}: the file {differs}")
         if not pair.backends:

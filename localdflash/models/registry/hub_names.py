@@ -102,8 +102,8 @@ def select_file(name: ShortName, files: Iterable[str]) -> str:
 
 def find_drafter_file(files: Iterable[str]) -> str | None:
     """Return the safetensors file of a drafter, or the first part of a split file; None if there is none."""
-    found = {file for file in files if file == SAFETENSORS or _is_first_part(file)}
-    return SAFETENSORS if SAFETENSORS in found else min(found, default=None)
+    candidates = {file for file in files if file == SAFETENSORS or _is_first_part(file)}
+    return SAFETENSORS if SAFETENSORS in candidates else min(candidates, default=None)
 
 
 def _is_first_part(file: str) -> bool:

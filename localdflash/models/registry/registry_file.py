@@ -31,8 +31,7 @@ _Id = Annotated[str, pattern("[a-z0-9][a-z0-9._-]{0,63}", "an id of a-z, 0-9, '.
 _Name = Annotated[str, pattern("[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "a name of letters, digits, '.', '_', '-'")]
 _Size = Annotated[int, Meta(ge=1, le=1 << 44)]  # bytes; far above any model
 
-# Types by key; a key whose type includes None is optional.
-_Types = Mapping[str, Any]
+_Types = Mapping[str, Any]  # types by key; a key whose type includes None is optional
 _PAIR: _Types = {
     "id": _Id,
     "description": Text,

@@ -40,7 +40,7 @@ HEAD_TENSORS = {
     "selector_successor.weight": "candidate_selector.successor_codebook",
     "selector_hidden.weight": "candidate_selector.hidden_projection.weight",
 }
-MAGNITUDE = "a YaRN magnitude other than that of its factor"
+MAGNITUDE = "a YaRN magnitude other than that of its factor"  # for messages
 REFUSED_METADATA: Refused = {
     "attention.value_scale": ("scaled attention values",),
     "attention.scale": ("scaled attention",),
@@ -124,7 +124,7 @@ def config_of_file(path: Path) -> DFlashConfig:
 
 
 def key_of(name: str) -> str:
-    """Return the name of a GGUF's tensor in z-lab's state dict, "" for an unknown tensor."""
+    """Return z-lab's name of a GGUF's tensor, "" for an unknown tensor."""
     if name in HEAD_TENSORS:
         return HEAD_TENSORS[name]
     parts = name.split(".")
