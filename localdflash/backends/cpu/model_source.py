@@ -186,9 +186,8 @@ def _is_unused(header: gguf.GGUFHeader, config: DecoderConfig, name: str) -> boo
     if name == ROPE_FACTORS:
         return header.architecture == "llama"
     parts = name.split(".")
-    return (
-        parts[0] == "blk" and parts[1].isdecimal() and config.num_hidden_layers <= int(parts[1]) < count_layers(header)
-    )
+    is_layer = parts[0] == "blk" and parts[1].isdecimal()
+    return is_layer and config.num_hidden_layers <= int(parts[1]) < count_layers(header)
 
 
 def check_drafter_file(path: Path, bits: int = 8) -> CheckedFile[DFlashConfig]:
