@@ -92,9 +92,9 @@ class NextEdits:
         if found is None or document.version != version or self._followed.get(document.uri) is not followed:
             return
         proposal, source = found
-        if not followed.trail.offer(proposal, source.applied(proposal)):
+        if not followed.trail.offer(proposal, source.apply(proposal)):
             return
-        start, end = (LineColumn(*source.place(offset)) for offset in (proposal.start, proposal.end))
+        start, end = (LineColumn(*source.line_and_column(offset)) for offset in (proposal.start, proposal.end))
         edit = types.TextEdit(document.range(start, end), proposal.text)
         where = types.VersionedTextDocumentIdentifier(version=version, uri=document.uri)
         self._send(METHOD, {"textDocument": where, "edit": edit})

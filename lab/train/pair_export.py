@@ -18,7 +18,7 @@ from localdflash.lab.train.dataset import SPECIALS, special_ids
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import OURS, SHORT_HEAD, SHORT_KEY
 from localdflash.models.shapes.dflash_file import TOP_TENSORS as DRAFTER_TENSORS
-from localdflash.models.shapes.fingerprint import TrainedFor, trained_for
+from localdflash.models.shapes.fingerprint import TrainedFor, fingerprint_of
 from localdflash.models.shapes.gguf_config import LAYER_TENSORS
 from localdflash.models.shapes.gguf_config import TOP_TENSORS as TARGET_TENSORS
 from localdflash.models.weights.gguf import GGUFHeader, find, load_blocks
@@ -59,7 +59,7 @@ def write_drafter_for(
 
     def add(writer: gguf.GGUFWriter) -> None:
         _copy_vocabulary(writer, target)
-        add_target(writer, trained_for(target, tau))
+        add_target(writer, fingerprint_of(target, tau))
         if ids:
             add_short_head(writer, target, ids)
 
@@ -116,7 +116,7 @@ def write_drafter_safetensors(
 
 def our_fields(target: GGUFHeader, ids: Sequence[int], tau: float) -> dict[str, object]:
     """Return the fields of config.json that only localdflash reads."""
-    return {"short_vocabulary": list(ids), "target": asdict(trained_for(target, tau))}
+    return {"short_vocabulary": list(ids), "target": asdict(fingerprint_of(target, tau))}
 
 
 def write_json(path: Path, fields: Mapping[str, object]) -> None:

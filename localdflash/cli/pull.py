@@ -95,7 +95,7 @@ def remove(spec: str, yes: bool, dry_run: bool, as_json: bool) -> None:
     from localdflash.models.registry.registry import load_registry
 
     registry = load_registry()
-    removal = fetching.removal(registry.resolve(spec), registry)
+    removal = fetching.plan_removal(registry.resolve(spec), registry)
     files, count = removal.files, removal.bytes
     if files and not (yes or dry_run):
         if not sys.stdin.isatty():

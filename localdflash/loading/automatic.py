@@ -81,7 +81,7 @@ def _may_use_gpu(options: Options, reasons: list[str]) -> bool:
 
 
 def _on_host_cpu(files: LocalPair, options: Options, reasons: list[str]) -> tuple[Runner, Running]:
-    """Load a pair on the faster engine of the CPU; `reasons`, against other backends, may grow."""
+    """Load a pair on the faster CPU engine; if that fails, add the error to `reasons` and load it on llama.cpp."""
     if choose_engine(files, options).backend == "cpu":
         try:
             return "cpu", _with_notice(load_on("cpu", files, options), "the CPU engine", reasons)

@@ -20,13 +20,12 @@ from localdflash.models.load_options import Options
 
 MAX_STDERR_BYTES = 4096  # read from the end of the child's stderr
 POLL_SECONDS = 0.1
-# Fields of the options that cannot be sent to another process, or have no meaning there.
-NOT_SENT = frozenset({"progress", "compiling", "costs", "can_evict"})
+NOT_SENT = frozenset({"progress", "compiling", "costs", "can_evict"})  # options of this process only
 Report = Mapping[str, Any]
 
 
 class ChildCancellation(Exception):
-    """End of a child because its result is no longer needed."""
+    """Raised after a child was killed because its result is no longer needed."""
 
 
 @dataclass(frozen=True)
@@ -52,19 +51,19 @@ def run(
     With `renewed` every report restarts the time limit. Progress goes to the callbacks in `options`, other reports to
     `on_report`. Setting `cancelled` kills the child and raises ChildCancellation.
     """
-    sent = {name: value for name, value in vars(options).items() if name not in NOT_SENT}
-    command = [sys.executable, "-P", "-c", program, json.dumps(sent)]
+    child_options = {name: value for name, value in vars(options).items() if name not in NOT_SENT}
+    command = [sys.executable, "-P", "-c", program, json.dumps(child_options)]
     with tempfile.TemporaryFile() as stderr:
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, **detached_options()
         ) as child:
-            deadline, expired, ended = time.monotonic() + limit, threading.Event(), threading.Event()
+            deadline, timed_out, exited = time.monotonic() + limit, threading.Event(), threading.Event()
 
             def watch() -> None:
-                while not ended.wait(POLL_SECONDS):
+                while not exited.wait(POLL_SECONDS):
                     if time.monotonic() > deadline:
-                        expired.set()
-                    if expired.is_set() or (cancelled and cancelled.is_set()):
+                        timed_out.set()
+                    if timed_out.is_set() or (cancelled and cancelled.is_set()):
                         child.kill()
                         return
 
@@ -77,15 +76,15 @@ def run(
                 report = _read_reports(child.stdout, options, on_report, renew if renewed else lambda: None)
                 child.wait()
             finally:
-                ended.set()
+                exited.set()
                 child.kill()
         if cancelled and cancelled.is_set():
             raise ChildCancellation
-        return ChildExit(report, child.returncode, expired.is_set(), _last_line(stderr))
+        return ChildExit(report, child.returncode, timed_out.is_set(), _last_line(stderr))
 
 
 def begin() -> tuple[Options, Callable[..., None]]:
-    """Set up the child: its options and the function that writes a report; other output on stdout goes to stderr."""
+    """Set up the child; return its options and a function that writes a report. Other output goes to stderr."""
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # C libraries may print

@@ -28,7 +28,7 @@ NOT_TIMED = "not timed yet"
 WIDTHS = (1, 4, 8)  # batch widths that are timed
 MAX_CONTEXT = 512  # tokens of the pairs that are timed
 TIMING_SECONDS = 0.3
-MIN_ROUNDS = 2  # the first one may have read the weights from the disk
+MIN_ROUNDS = 2  # the first round may read the weights from the disk
 MEMORY_PER_FILE = 3  # free memory needed for timing both engines, in sizes of the pair's files
 ACCEPTANCE = 0.8  # assumed probability that a drafted token is accepted
 
@@ -48,7 +48,7 @@ class TimingCase:
     target: Path
     drafter: Path | None
     threads: int = 0
-    draft: bool = True  # without `drafter` by prompt lookup
+    draft: bool = True  # False: no drafting, not even by prompt lookup
 
     def name(self, backend: HostBackend) -> str:
         """Return the name under which the milliseconds per token are stored."""
@@ -88,7 +88,7 @@ def _choose_by_timings(case: TimingCase) -> HostChoice | None:
 
 
 def _choose_by_rule(case: TimingCase) -> HostChoice:
-    """Return the CPU engine if it has fast instructions here, else llama.cpp; raises if it cannot run the files."""
+    """Return the CPU engine if it has fast instructions here, else llama.cpp; an error if it cannot run the files."""
     from localdflash.backends.cpu.cpu_sizes import CpuSizes
 
     CpuSizes(case.target, case.drafter, case.threads)

@@ -7,7 +7,7 @@ from localdflash.text.fim_formats import detect, format_of
 
 
 def require_fim(spec: str) -> None:
-    """Raise ModelError if the pair was not trained to fill in the middle; a pair whose file is missing passes."""
+    """Raise ModelError if the pair was not trained for infilling; a pair whose file is missing passes."""
     pair = load_registry().resolve(spec)
     if pair.fim:
         format_of(pair.fim)
@@ -35,11 +35,11 @@ class _HeaderVocabulary:
 
     def __init__(self, header: GGUFHeader) -> None:
         self._header = header
-        self._spelled = frozenset(header.require("tokenizer.ggml.tokens", list))
+        self._tokens = frozenset(header.require("tokenizer.ggml.tokens", list))
 
     def has_special(self, spelling: str) -> bool:
         """See `ModelFacts`."""
-        return spelling in self._spelled
+        return spelling in self._tokens
 
     def metadata(self, key: str) -> str | None:
         """See `ModelFacts`."""

@@ -61,10 +61,10 @@ class LoadedPair:
         self.pair, self.host, self.context = running.pair, running.host, running.context
         self.device, self.vocab_size = running.device, running.vocab_size
         self.predicted, self.rows = running.predicted, running.rows
-        ignored = _notices_of_ignored_options(options, self.backend, running)
+        ignored_notices = _notices_of_ignored_options(options, self.backend, running)
         is_doubtful = self.backend == "cuda" and self.gpu_check not in ("", SOUND)
-        doubt = f"--backend cuda: {self.gpu_check}" if is_doubtful else ""
-        self.notice = "; ".join(filter(None, [doubt, *running.notices, *ignored]))
+        check_notice = f"--backend cuda: {self.gpu_check}" if is_doubtful else ""
+        self.notice = "; ".join(filter(None, [check_notice, *running.notices, *ignored_notices]))
 
     def _load(self) -> tuple[Runner, Running]:
         backend, device = self.options.backend, self.options.device
@@ -86,7 +86,7 @@ class LoadedPair:
     def identity(self) -> str:
         """Return a key of everything that changes a saved KV state: files, backend, settings and versions."""
         files = (self.files.target, self.files.drafter_gguf, self.files.drafter_safetensors)
-        stats = [(str(part), *about) for file in files if file for part, *about in stats_of(file)]
+        stats = [(str(part), *stat) for file in files if file for part, *stat in stats_of(file)]
         return repr((stats, self.backend, self.options.draft, self._running.identity, __version__))
 
     def fim_format(self) -> FimFormat:
@@ -132,10 +132,10 @@ def recommended_sampling(metadata: Mapping[str, object]) -> dict[str, float]:
         value = metadata.get(f"general.sampling.{key}")
         if not isinstance(value, int | float):
             continue
-        checked: dict[str, Any] = {name: max(value, 0) if name == "top_k" else value}  # top_k -1: all, as 0
+        param: dict[str, Any] = {name: max(value, 0) if name == "top_k" else value}  # top_k -1: all, as 0
         try:
-            SamplingParams(**checked)
+            SamplingParams(**param)
         except UsageError:
             continue
-        params |= checked
+        params |= param
     return params

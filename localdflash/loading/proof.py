@@ -133,7 +133,7 @@ def _folder() -> Path:
 
 
 def list_verdicts() -> list[Verdict]:
-    """Return all verdicts for this machine's GPUs, driver and libraries, sorted by pair; NoDevice without a GPU."""
+    """Return the verdicts for this machine's GPUs, driver and libraries, sorted by pair; NoDevice without a GPU."""
 
     def identify() -> list[tuple[str, ...]]:
         from localdflash.backends.cuda.identity import list_machines
@@ -167,7 +167,7 @@ def auto_tries_cuda(options: Options) -> bool:
     return options.gpu_layers < 0 and device.means_gpu(options.device)
 
 
-def unchecked(files: LocalPair, options: Options) -> Subject | None:
+def find_unchecked_subject(files: LocalPair, options: Options) -> Subject | None:
     """Return the subject of a check that `auto` still needs to use the engine with a pair, else None."""
     if options.backend != "auto" or not auto_tries_cuda(options):
         return None
@@ -181,20 +181,20 @@ def unchecked(files: LocalPair, options: Options) -> Subject | None:
 def check_first(options: Options) -> None:
     """Check the engine with the pair of the options before that pair is loaded, if `auto` needs that."""
     files = local_files(load_registry().resolve(options.pair, options.drafter or None))
-    if subject := unchecked(files, options):
+    if subject := find_unchecked_subject(files, options):
         check(subject, files, options)
 
 
 def require_trusted(files: LocalPair, options: Options) -> tuple[Subject, Verdict]:
-    """Return the subject of a check that passed, and its verdict; NoDevice if there is none.
+    """Return the subject and the verdict of a check that passed; NoDevice if there is no such check.
 
     UsageError if LOCALDFLASH_CUDA_OPS is malformed.
     """
     Choices.parse(os.environ.get(VARIABLE, ""))
     subject = Subject.of(files, options)
-    doubt, verdict = subject.why_not(), read_verdict(subject.path)
-    if doubt or verdict is None:
-        raise NoDevice(doubt)
+    objection, verdict = subject.why_not(), read_verdict(subject.path)
+    if objection or verdict is None:
+        raise NoDevice(objection)
     return subject, verdict
 
 
@@ -243,51 +243,52 @@ def _check_with_fallbacks(
         verdict = _run_check(subject, files, replace(options, cuda_ops=str(choices)), cancelled)
         if verdict.state == "sound":
             return replace(verdict, choices=str(choices), degraded=[*reasons, *verdict.degraded])
-        lower = choices.fallback(verdict.operation) if verdict.state == "unsound" else None
-        if lower is None:
+        fallback = choices.fallback(verdict.operation) if verdict.state == "unsound" else None
+        if fallback is None:
             return verdict
-        choices = lower
+        choices = fallback
         reasons.append(verdict.reason)
 
 
 def _run_check(subject: Subject, files: LocalPair, options: Options, cancelled: threading.Event | None) -> Verdict:
     """Run the child; keep the current stage in the verdict's file, in case this process is killed."""
-    at = "loading"
+    step = "loading"
 
     def on_report(report: child.Report) -> None:
-        nonlocal at
-        at = str(report["at"])
+        nonlocal step
+        step = str(report["at"])
         if report["stage"]:
-            write_verdict(subject.path, subject.verdict("begun", at))
+            write_verdict(subject.path, subject.verdict("begun", step))
 
     drafters = (files.drafter_gguf, files.drafter_safetensors) if options.draft else ()
     size = sum(size_of(path) for path in (files.target, *drafters) if path)
     limit = TIMEOUT_SECONDS + size / BYTES_PER_SECOND
-    write_verdict(subject.path, subject.verdict("begun", at))
+    write_verdict(subject.path, subject.verdict("begun", step))
     try:
         child_exit = child.run(PROGRAM, options, limit, on_report, renewed=True, cancelled=cancelled)
     except OSError as error:
-        return subject.verdict("undecided", at, f"no process could be started: {error.strerror}")
+        return subject.verdict("undecided", step, f"no process could be started: {error.strerror}")
     except BaseException:  # Ctrl-C or cancelled: the child was killed without a verdict
         subject.path.unlink(missing_ok=True)
         raise
-    return _verdict_of_exit(subject, child_exit, at, limit)
+    return _verdict_of_exit(subject, child_exit, step, limit)
 
 
-def _verdict_of_exit(subject: Subject, ended: child.ChildExit, at: str, limit: float) -> Verdict:
-    """Return the verdict for a child that ended during the stage or operation `at`."""
-    if ended.report is not None:
-        kind, operation, reason = (str(ended.report.get(name, "")) for name in ("kind", "operation", "reason"))
+def _verdict_of_exit(subject: Subject, child_exit: child.ChildExit, step: str, limit: float) -> Verdict:
+    """Return the verdict for a child that ended during the stage or operation `step`."""
+    if child_exit.report is not None:
+        kind, operation, reason = (str(child_exit.report.get(name, "")) for name in ("kind", "operation", "reason"))
         if kind == "sound":
-            return replace(subject.verdict("sound"), degraded=[str(line) for line in ended.report.get("costs", ())])
+            costs = child_exit.report.get("costs", ())
+            return replace(subject.verdict("sound"), degraded=[str(line) for line in costs])
         state: State = "unsound" if kind == "unsound" else "undecided"
-        return subject.verdict(state, operation or at, reason[:MAX_REASON_CHARS])
-    if ended.is_timeout:
-        return subject.verdict("unsound", at, f"{at}: it hung and was killed after {limit:.0f} s")
-    if name := ending_signal(ended.code):
+        return subject.verdict(state, operation or step, reason[:MAX_REASON_CHARS])
+    if child_exit.is_timeout:
+        return subject.verdict("unsound", step, f"{step}: it hung and was killed after {limit:.0f} s")
+    if name := ending_signal(child_exit.code):
         state = "undecided" if name in EXTERNAL_SIGNALS else "unsound"
-        return subject.verdict(state, at, f"{at}: the process was ended by {name} ({ended.stderr_line})")
-    return subject.verdict("undecided", at, f"{at}: the process exited early ({ended.stderr_line})")
+        return subject.verdict(state, step, f"{step}: the process was ended by {name} ({child_exit.stderr_line})")
+    return subject.verdict("undecided", step, f"{step}: the process exited early ({child_exit.stderr_line})")
 
 
 def main() -> None:
@@ -295,26 +296,26 @@ def main() -> None:
     options, report = child.begin()
     if sys.platform != "win32":
         os.nice(10)  # another backend may be answering
-    at = "loading"
+    step = "loading"
 
     def begin(stage: str) -> None:
-        nonlocal at
-        at = stage
-        report(at=at, stage=True)
+        nonlocal step
+        step = stage
+        report(at=step, stage=True)
 
     try:
         report(**_check_pair(options, begin, lambda operation: report(at=operation, stage=False)))
     except Exception as error:
-        reason = str(error) if isinstance(error, LocaldflashError) else f"{at}: {device.describe_error(error)}"
-        report(kind="undecided" if _is_environment(error, at) else "unsound", operation=at, reason=reason)
+        reason = str(error) if isinstance(error, LocaldflashError) else f"{step}: {device.describe_error(error)}"
+        report(kind="undecided" if _is_environment(error, step) else "unsound", operation=step, reason=reason)
 
 
-def _is_environment(error: Exception, at: str) -> bool:
+def _is_environment(error: Exception, step: str) -> bool:
     """Return whether an error has a cause outside the engine: a lack of memory, a broken library or compiler."""
     if isinstance(error, DeviceError):
         return False
     is_full = "out of memory" in str(error)  # the wording of torch, Triton and graphs
-    has_no_driver = at == "loading" and isinstance(error, AssertionError)  # Triton's, if it finds no libcuda
+    has_no_driver = step == "loading" and isinstance(error, AssertionError)  # Triton's, if it finds no libcuda
     return is_full or has_no_driver or isinstance(error, ENVIRONMENT_ERRORS)
 
 
@@ -328,11 +329,11 @@ def _check_pair(options: Options, begin: Watch, watch: Watch) -> dict[str, Any]:
     files = local_files(load_registry().resolve(options.pair, options.drafter or None))
     loading = True
 
-    def launched(operation: str) -> None:
+    def report_launch(operation: str) -> None:
         if loading:
             watch(f"loading, {operation}")
 
-    with closing(_load_for_checks(files, options, launched)) as running:
+    with closing(_load_for_checks(files, options, report_launch)) as running:
         loading = False
         assert isinstance(running.pair, CudaPair)
         choices = Choices.parse(options.cuda_ops)
@@ -346,14 +347,14 @@ def _check_pair(options: Options, begin: Watch, watch: Watch) -> dict[str, Any]:
             return {"kind": "sound", "costs": list(costs(running.pair, choices))}
 
 
-def _load_for_checks(files: LocalPair, options: Options, launched: Watch) -> Running:
+def _load_for_checks(files: LocalPair, options: Options, report_launch: Watch) -> Running:
     """Load the pair with the context for the checks, or with less if that does not fit; report each launch."""
     from localdflash.backends.cuda.cuda_sizes import CudaSizes
     from localdflash.backends.cuda.load_cuda import load
     from localdflash.backends.cuda.ops import KERNELS
     from localdflash.backends.cuda.proof.operations import report_launches
 
-    trained, ops = CudaSizes(files.target, None).trained, report_launches(KERNELS, launched)
+    trained, ops = CudaSizes(files.target, None).trained, report_launches(KERNELS, report_launch)
     try:
         return load(files, replace(options, context=min(trained, MAX_CONTEXT)), ops)
     except OutOfMemory:
@@ -361,7 +362,7 @@ def _load_for_checks(files: LocalPair, options: Options, launched: Watch) -> Run
 
 
 def _prompt(files: LocalPair, context: int) -> list[int]:
-    """Return the ids of some code that leave room for an answer."""
+    """Return the token ids of `PROMPT`, at most a quarter of the context."""
     from localdflash.text.tokenizer import Tokenizer
 
     return Tokenizer.load(files.target).encode(PROMPT)[: context // 4]

@@ -33,7 +33,7 @@ REMEDY = "download or convert it again (`touch` has it tried again)"
 
 
 def try_first(files: LocalPair, options: Options) -> None:
-    """Have a child load a pair's files, unless known or with a stored verdict; ModelError if it crashed or hung."""
+    """Try unknown files of a pair in a child, once for each verdict; ModelError if the child crashed or hung."""
     drafters = (files.drafter_gguf, files.drafter_safetensors) if options.draft else ()
     paths = [path for path in (files.target, *drafters) if path]
     if all(map(is_known, paths)):
@@ -54,7 +54,7 @@ def try_first(files: LocalPair, options: Options) -> None:
 
 
 def _key(paths: list[Path], options: Options) -> str:
-    """Return everything that a verdict depends on."""
+    """Return a text of everything that a verdict depends on: versions, files and options."""
     stats = [(str(part), part.stat()) for path in paths for part in files_of(path)]
     files = [(name, stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in stats]
     versions = [version_of(name) for name in ("localdflash", "llama-cpp-python")]
@@ -63,7 +63,7 @@ def _key(paths: list[Path], options: Options) -> str:
 
 def try_files(paths: list[Path], options: Options) -> str | None:
     """Return why the files cannot be loaded, "" if they can be, None if the trial was inconclusive."""
-    limit, deaths = TIMEOUT_SECONDS + sum(map(size_of, paths)) / BYTES_PER_SECOND, gpu_watch.count_crashes()
+    limit, crashes = TIMEOUT_SECONDS + sum(map(size_of, paths)) / BYTES_PER_SECOND, gpu_watch.count_crashes()
     limit += COMPILE_SECONDS if driver_present() else 0.0
     try:
         child_exit = child.run(PROGRAM, options, limit, lambda _: None)
@@ -75,7 +75,7 @@ def try_files(paths: list[Path], options: Options) -> str | None:
         return ""
     if child_exit.is_timeout:
         return f"{paths[0]}: loading took more than {limit:.0f} s and was stopped; {REMEDY}"
-    if gpu_watch.count_crashes() > deaths:
+    if gpu_watch.count_crashes() > crashes:
         return None  # the GPU failed, which `gpu_watch` handles
     return _crash_reason(paths[0], child_exit.code, child_exit.stderr_line)
 

@@ -30,7 +30,7 @@ KV_FORMATS: tuple[KVFormat, ...] = get_args(KVFormat)
 DRAFTER_BITS: tuple[DrafterBits, ...] = get_args(DrafterBits)
 DEFAULT = "default"
 
-FoundSettings = dict[str, tuple[Any, str]]  # name of a setting -> its value and origin
+SettingValues = dict[str, tuple[Any, str]]  # name of a setting -> its value and origin
 
 _ABSOLUTE = r"(?:[/\\~]|[A-Za-z]:[/\\]).*"
 _Pair = Annotated[
@@ -133,25 +133,25 @@ def variable(name: str) -> str:
 
 def load_config() -> Config:
     """Read all settings; ModelError for an invalid file, UsageError for an invalid variable."""
-    found = {**_from_file(), **_from_environment()}
+    settings = {**_from_file(), **_from_environment()}
     values = {
-        name: os.path.expanduser(value) if isinstance(value, str) else value for name, (value, _) in found.items()
+        name: os.path.expanduser(value) if isinstance(value, str) else value for name, (value, _) in settings.items()
     }
     tables: dict[str, Any] = {
         table: kind(**{name.split(".")[1]: values[name] for name in values if name.startswith(f"{table}.")})
         for table, kind in _TABLES.items()
     }
-    origins = {name: found[name][1] if name in found else DEFAULT for name in SETTINGS}
+    origins = {name: settings[name][1] if name in settings else DEFAULT for name in SETTINGS}
     config = Config(**tables, origins=origins)
     _check_url(config)
     return config
 
 
-def _from_file() -> FoundSettings:
+def _from_file() -> SettingValues:
     file = config_file()
     if not (file.is_symlink() or file.exists()):
         return {}
-    found: FoundSettings = {}
+    settings: SettingValues = {}
     for table, keys in read_toml(file).items():
         if table not in _TABLES or not isinstance(keys, dict):
             raise ModelError(f"{file}: {table[:100]!a}: expected only the tables {', '.join(_TABLES)}")
@@ -159,19 +159,19 @@ def _from_file() -> FoundSettings:
             name = f"{table}.{key}"
             if name not in SETTINGS:
                 raise ModelError(f"{file}: {name[:100]!a}: unexpected key{did_you_mean(name, SETTINGS)}")
-            found[name] = (convert(value, SETTINGS[name], f"{file}: {name}"), str(file))
-    return found
+            settings[name] = (convert(value, SETTINGS[name], f"{file}: {name}"), str(file))
+    return settings
 
 
-def _from_environment() -> FoundSettings:
-    known = {variable(name): name for name in SETTINGS}
-    found: FoundSettings = {}
+def _from_environment() -> SettingValues:
+    names = {variable(name): name for name in SETTINGS}
+    settings: SettingValues = {}
     for name, value in os.environ.items():
-        if name in known:
-            found[known[name]] = (convert(value, SETTINGS[known[name]], name, strict=False, error=UsageError), name)
+        if name in names:
+            settings[names[name]] = (convert(value, SETTINGS[names[name]], name, strict=False, error=UsageError), name)
         elif name.startswith(tuple(variable(f"{table}.") for table in _TABLES)):
-            raise UsageError(f"{name}: no such setting{did_you_mean(name, known) or '; unset it'}")
-    return found
+            raise UsageError(f"{name}: no such setting{did_you_mean(name, names) or '; unset it'}")
+    return settings
 
 
 def set_value(name: str, value: str) -> None:
@@ -179,16 +179,16 @@ def set_value(name: str, value: str) -> None:
     if name not in SETTINGS:
         raise UsageError(f"{name}: no such setting{did_you_mean(name, SETTINGS)}")
     load_config()  # raises for a file that is invalid already
-    stored = convert(value, SETTINGS[name], name, strict=False, error=UsageError)
+    new_value = convert(value, SETTINGS[name], name, strict=False, error=UsageError)
     table, _, key = name.partition(".")
     file = config_file()
-    before = file.read_text("utf-8-sig") if file.exists() else ""
-    after = _edit_text(before, table, f"{key} = {json.dumps(stored, ensure_ascii=False)}")
-    values = tomllib.loads(before)
-    values.setdefault(table, {})[key] = stored
+    old_text = file.read_text("utf-8-sig") if file.exists() else ""
+    new_text = _edit_text(old_text, table, f"{key} = {json.dumps(new_value, ensure_ascii=False)}")
+    values = tomllib.loads(old_text)
+    values.setdefault(table, {})[key] = new_value
     with suppress(tomllib.TOMLDecodeError):
-        if tomllib.loads(after) == values:
-            replace_file(file.resolve(), after)  # follows a symbolic link
+        if tomllib.loads(new_text) == values:
+            replace_file(file.resolve(), new_text)  # follows a symbolic link
             return
     raise UsageError(f"{file}: cannot change how {name} is written here; edit the file")
 
@@ -199,9 +199,9 @@ def _edit_text(text: str, table: str, line: str) -> str:
     if not section:
         return f"{text.rstrip()}\n\n[{table}]\n{line}\n".lstrip()
     key = line.split(maxsplit=1)[0]
-    edited, count = re.subn(rf"^{key}\s*=.*", lambda _: line, section[0], count=1, flags=re.MULTILINE)
+    new_section, count = re.subn(rf"^{key}\s*=.*", lambda _: line, section[0], count=1, flags=re.MULTILINE)
     header, _, rest = section[0].partition("\n")
-    return text[: section.start()] + (edited if count else f"{header}\n{line}\n{rest}") + text[section.end() :]
+    return text[: section.start()] + (new_section if count else f"{header}\n{line}\n{rest}") + text[section.end() :]
 
 
 def _check_url(config: Config) -> None:

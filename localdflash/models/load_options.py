@@ -27,10 +27,10 @@ class Options:
     drafter_bits: int = 8  # 8 or 4, of drafters on our engines: CPU floats and Q8_0, CUDA safetensors
     native_fp4: bool = False  # multiply in FP4 on Blackwell RTX; changes the text
     device: str = "auto"  # "cpu", "gpu" (the best one), or a GPU as CUDA or llama.cpp call it; auto: see `loading`
-    gpu_layers: int = -1  # of llama.cpp's target on that GPU, the head included; -1: as many as fit
+    gpu_layers: int = -1  # layers of llama.cpp's target on that GPU, including the head; -1: as many as fit
     rows: RowsMode = "auto"  # batch widths of llama.cpp: "exact" at any cost, "fast" without a guarantee
-    drafter: str = ""  # replaces the pair's: a path, or an hf: name
-    kv: str = "auto"  # KV cache type of our own engines: f16 or int8, on CUDA also fp8; auto: the pair's on the CPU
+    drafter: str = ""  # path or hf: name of the drafter that replaces the pair's drafter
+    kv: str = "auto"  # KV cache type of our engines: f16, int8, CUDA also fp8; auto: on the CPU by the registry entry
     cuda_ops: str = ""  # forms of the CUDA engine's operations; see `backends.cuda.choices`
     can_evict: bool = field(default=False, compare=False)  # raise OutOfMemory instead of reducing drafter or context
     progress: Progress | None = None

@@ -222,7 +222,7 @@ class PairWorker:
     @contextmanager
     def _checking_gpu(self, loaded: LoadedPair) -> Iterator[None]:
         """If backend `auto` needs a CUDA check of this pair, run it in a thread while the context is open."""
-        subject = proof.unchecked(loaded.files, self.options)
+        subject = proof.find_unchecked_subject(loaded.files, self.options)
         if not subject:
             yield
             return

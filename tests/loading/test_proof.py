@@ -84,7 +84,7 @@ def load(monkeypatch: pytest.MonkeyPatch, files: LocalPair) -> Callable[..., tup
         monkeypatch.setattr(automatic, "load_on", load_on)
         monkeypatch.setattr(automatic, "gpu_is_there", lambda: False)
         monkeypatch.setattr(automatic, "choose_engine", lambda *_: HostChoice("cpu", "a test"))
-        if subject := proof.unchecked(files, options):
+        if subject := proof.find_unchecked_subject(files, options):
             proof.check(subject, files, options)
         backend, found = automatic.load_best(files, options)
         return backend, "; ".join(filter(None, found.notices))

@@ -84,7 +84,7 @@ def test_names_that_differ_only_in_case_are_different_files(part: str) -> None:
     twin.parent.mkdir(parents=True)
     twin.write_bytes(b"another")
     with pytest.raises(ModelError, match="differs only in case"):
-        fetching.removal(pair, load_registry())
+        fetching.plan_removal(pair, load_registry())
     assert twin.read_bytes() == b"another"
 
 
@@ -100,5 +100,5 @@ def test_a_link_out_of_the_models_folder_is_not_followed(level: int, tmp_path: P
     link.symlink_to(outside)
     pair = load_registry().resolve("hf:owner/name/x.gguf")
     with pytest.raises(ModelError, match="a link that leads out of"):
-        fetching.removal(pair, load_registry())
+        fetching.plan_removal(pair, load_registry())
     assert all(victim.exists() for victim in victims)

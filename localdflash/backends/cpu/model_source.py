@@ -15,7 +15,7 @@ from localdflash.models.shapes.decoder_config import DecoderConfig, DeltaShape
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.dflash_file import UNUSED, config_of_file, key_of, own_tensors, plain_name
 from localdflash.models.shapes.gguf_config import ROPE_FACTORS
-from localdflash.models.shapes.target_config import blocks_of, target_config
+from localdflash.models.shapes.target_config import count_layers, target_config
 from localdflash.models.weights import gguf, safetensors
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import TensorInfo
@@ -186,7 +186,8 @@ def _is_unused(header: gguf.GGUFHeader, config: DecoderConfig, name: str) -> boo
     if name == ROPE_FACTORS:
         return header.architecture == "llama"
     parts = name.split(".")
-    return parts[0] == "blk" and parts[1].isdecimal() and config.num_hidden_layers <= int(parts[1]) < blocks_of(header)
+    is_layer = parts[0] == "blk" and parts[1].isdecimal()
+    return is_layer and config.num_hidden_layers <= int(parts[1]) < count_layers(header)
 
 
 def check_drafter_file(path: Path, bits: int = 8) -> CheckedFile[DFlashConfig]:

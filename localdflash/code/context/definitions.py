@@ -1,7 +1,7 @@
 """Find the definitions of a file, at its top level and in its classes, with a text that shows how to use them.
 
 The text of a function is its signature, for Python with the first line of its docstring. The text of a small class is
-the whole class; that of a larger one is its first line and the first line of each member.
+the whole class; the text of a larger class is its first line and the first line of each member.
 """
 
 import re
@@ -47,7 +47,8 @@ class _Rules(NamedTuple):
 
 
 def _rules(containers: str, **kinds: str) -> _Rules:
-    return _Rules({one: kind for kind, types in kinds.items() for one in types.split()}, frozenset(containers.split()))
+    kind_of = {node_type: kind for kind, types in kinds.items() for node_type in types.split()}
+    return _Rules(kind_of, frozenset(containers.split()))
 
 
 _C = _rules(
@@ -125,7 +126,7 @@ def find_definitions(path: str, language: str, text: str) -> list[Definition]:
     if tree is None or rules is None:
         return []
     source = text.encode("utf-8", "replace")
-    found: list[Definition] = []
+    definitions: list[Definition] = []
     variables = set()
     for node, node_kind, owner in _walk(tree.root_node, rules):
         name = _name(node)
@@ -136,40 +137,41 @@ def find_definitions(path: str, language: str, text: str) -> list[Definition]:
             if name in variables:
                 continue  # a later assignment
             variables.add(name)
-        whole = node.parent if node.parent is not None and node.parent.type in _WRAPPERS else node
-        lines = whole.start_point.row, whole.end_point.row
-        found.append(Definition(name, path, node.start_point.row, _text(source, node, kind), kind, owner, lines))
-        if len(found) == MAX_DEFINITIONS:
+        outer = node.parent if node.parent is not None and node.parent.type in _WRAPPERS else node
+        lines = outer.start_point.row, outer.end_point.row
+        definitions.append(Definition(name, path, node.start_point.row, _text(source, node, kind), kind, owner, lines))
+        if len(definitions) == MAX_DEFINITIONS:
             break
-    return found
+    return definitions
 
 
 def _walk(root: Node, rules: _Rules) -> Iterator[tuple[Node, str, str]]:
     """Yield nodes of definitions with kind and owner, in file order. Iterative: a text may be nested too deeply."""
-    waiting = [(child, False, "") for child in reversed(root.named_children)]
-    while waiting:
-        node, member, owner = waiting.pop()
+    stack = [(child, False, "") for child in reversed(root.named_children)]
+    while stack:
+        node, is_member, owner = stack.pop()
         kind = rules.kinds.get(node.type)
-        if kind in {"function", "class", "type", "method"} or (kind == "constant" and not member):
-            yield node, "method" if member and kind == "function" else kind, owner
-        inside: list[Node] = []
+        if kind in {"function", "class", "type", "method"} or (kind == "constant" and not is_member):
+            yield node, "method" if is_member and kind == "function" else kind, owner
+        children: list[Node] = []
         if kind in _CLASSES and (body := node.child_by_field_name("body")):
-            inside, member, owner = body.named_children, True, _name(node) or ""
+            children, is_member, owner = body.named_children, True, _name(node) or ""
         elif node.type in rules.containers:
-            inside, member = node.named_children, member or node.type in _OWNERS
+            children, is_member = node.named_children, is_member or node.type in _OWNERS
             owner = _owner(node) or owner
-        waiting += [(child, member, owner) for child in reversed(inside)]
+        stack += [(child, is_member, owner) for child in reversed(children)]
 
 
 def _owner(node: Node) -> str:
     """Return the type of a Rust `impl`; "" for any other node."""
-    named = node.child_by_field_name("type") if node.type in _OWNERS else None
-    found = re.match(r"\w+", named.text.decode("utf-8", "replace")) if named is not None and named.text else None
-    return found[0] if found else ""
+    type_node = node.child_by_field_name("type") if node.type in _OWNERS else None
+    text = type_node.text if type_node is not None else None
+    match = re.match(r"\w+", text.decode("utf-8", "replace")) if text else None
+    return match[0] if match else ""
 
 
 def _refine_kind(node: Node, kind: str) -> str:
-    """Return the kind of a node, given that of its type: "function" for a variable that holds a function."""
+    """Return `kind`, the kind of the node's type, or "function" for a variable that holds a function."""
     value = node.child_by_field_name("value")
     if value is not None and value.type in {"arrow_function", "function_expression", "generator_function"}:
         return "function"
@@ -184,18 +186,18 @@ def _name(node: Node) -> str | None:
         return None  # C++: a data field
     if node.type in _C_SPECIFIERS and node.child_by_field_name("body") is None:
         return None  # C: the type is used, not defined
-    named = node.child_by_field_name("name") or node.child_by_field_name("left")
-    if named is None and node.type == "assignment_statement" and node.named_children:
-        named = node.named_children[0].child_by_field_name("name")
-    while named is None and (inner := node.child_by_field_name("declarator")):
-        node = inner
+    name_node = node.child_by_field_name("name") or node.child_by_field_name("left")
+    if name_node is None and node.type == "assignment_statement" and node.named_children:
+        name_node = node.named_children[0].child_by_field_name("name")
+    while name_node is None and (declarator := node.child_by_field_name("declarator")):
+        node = declarator
         if not node.child_by_field_name("declarator"):
-            named = node
-    if named is None or named.text is None:
+            name_node = node
+    if name_node is None or name_node.text is None:
         return None
-    last = _LAST_NAME.search(named.text.decode("utf-8", "replace"))
+    last = _LAST_NAME.search(name_node.text.decode("utf-8", "replace"))
     name = last[0] if last else ""
-    is_target = named.type in {"attribute", "subscript", "pattern_list", "tuple_pattern", "list_pattern"}
+    is_target = name_node.type in {"attribute", "subscript", "pattern_list", "tuple_pattern", "list_pattern"}
     return None if is_target or not name.isidentifier() else name
 
 
@@ -218,9 +220,9 @@ def _text(source: bytes, node: Node, kind: str) -> str:
 
 def _own_text(source: bytes, node: Node, kind: str, inner: Node | None = None) -> str:
     if kind in _CLASSES:
-        whole = _dedented(source, node.start_byte, node.end_byte, node.start_point.column)
-        if whole.count("\n") < _SMALL_CLASS_LINES and len(whole) <= MAX_TEXT_CHARS:
-            return whole
+        text = _dedented(source, node.start_byte, node.end_byte, node.start_point.column)
+        if text.count("\n") < _SMALL_CLASS_LINES and len(text) <= MAX_TEXT_CHARS:
+            return text
         return _class_outline(source, node)
     if kind == "constant":
         return _dedented(source, node.start_byte, min(node.end_byte, node.start_byte + 200), 0).split("\n")[0]
@@ -242,11 +244,11 @@ def _signature(source: bytes, node: Node, inner: Node) -> str:
         first = first.named_children[0]
     if first is None or first.type != "string" or node.type not in {"function_definition", "class_definition"}:
         return text
-    whole = _dedented(source, first.start_byte, first.end_byte, 0)
-    opening = _DOCSTRING_OPENING.match(whole)
-    if opening is None or "\n" not in whole:
-        return f"{text}\n    {whole[:MAX_TEXT_CHARS]}"
-    line = whole[opening.end() :].split("\n")[0]
+    docstring = _dedented(source, first.start_byte, first.end_byte, 0)
+    opening = _DOCSTRING_OPENING.match(docstring)
+    if opening is None or "\n" not in docstring:
+        return f"{text}\n    {docstring[:MAX_TEXT_CHARS]}"
+    line = docstring[opening.end() :].split("\n")[0]
     return f"{text}\n    {opening[0].rstrip()}{line[:MAX_TEXT_CHARS]}{opening[1]}"
 
 
@@ -270,6 +272,6 @@ def _class_outline(source: bytes, node: Node) -> str:
 
 def _dedented(source: bytes, start: int, end: int, column: int) -> str:
     """Return the source from byte `start` to `end`, its lines after the first dedented by `column`."""
-    first, *others = source[start:end].decode("utf-8", "ignore").split("\n")
-    moved = [line[column:] if not line[:column].strip() else line for line in others]
-    return "\n".join(line.rstrip() for line in (first, *moved))
+    first, *later_lines = source[start:end].decode("utf-8", "ignore").split("\n")
+    dedented = [line[column:] if not line[:column].strip() else line for line in later_lines]
+    return "\n".join(line.rstrip() for line in (first, *dedented))

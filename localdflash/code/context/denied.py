@@ -34,15 +34,15 @@ _BACKUP_AFFIX = re.compile(r"^(?:\.?#)|(?:~|#|[._-](?:bak|backup|old|orig|save|c
 
 @lru_cache(4096)
 def is_secret(path: PurePath) -> bool:
-    """Return whether the name of a file, or of a folder above it, is one of secrets."""
+    """Return whether the name of a file, or of a folder above it, marks secrets."""
     *folders, name = [part.casefold() for part in path.parts] or [""]
     if any(folder in SECRET_FOLDERS for folder in (*folders, name)):
         return True
-    whole = "/".join((*folders, name))
-    if any(f"/{part}" in f"/{whole}" for part in SECRET_PATHS):
+    full_name = "/".join((*folders, name))
+    if any(f"/{part}" in f"/{full_name}" for part in SECRET_PATHS):
         return True
-    plain = _BACKUP_AFFIX.sub("", name)
-    return any(_FILE.match(one) for one in (name, plain, plain.removeprefix(".")))
+    stem = _BACKUP_AFFIX.sub("", name)
+    return any(_FILE.match(candidate) for candidate in (name, stem, stem.removeprefix(".")))
 
 
 class Refusal(Enum):

@@ -34,14 +34,14 @@ class EditHunk:
 
 @dataclass(slots=True)
 class RecentEdit:
-    """Hunks of one document: sorted, without two adjacent ones."""
+    """Sorted hunks of one document; no two are adjacent."""
 
     name: str
     hunks: list[EditHunk] = field(default_factory=list)
     changed_at: float = 0.0  # seconds, by the clock of `EditHistory.changed`
 
     def placed(self) -> Iterator[tuple[int, EditHunk]]:
-        """Yield each hunk after its first line in the document after the edit."""
+        """Yield (first line in the document after the edit, hunk)."""
         shift = 0
         for hunk in self.hunks:
             yield hunk.line + shift, hunk
@@ -84,9 +84,9 @@ class EditHistory:
                 self._edits.remove(edit)
                 self._edits += [merged] if merged.hunks else []
                 return
-        fresh = RecentEdit(name, [change], now)
+        new_edit = RecentEdit(name, [change], now)
         # A change too large to keep leaves an empty edit: later changes must not merge with edits whose lines it moved.
-        self._edits.append(fresh if fresh.size() <= MAX_EDIT_CHARS else RecentEdit(name, [], now))
+        self._edits.append(new_edit if new_edit.size() <= MAX_EDIT_CHARS else RecentEdit(name, [], now))
 
     def edits(self) -> list[RecentEdit]:
         """Return all edits, newest last."""
@@ -95,14 +95,14 @@ class EditHistory:
 
     def diffs(self, limit: int, cursor: tuple[str, int] | None = None) -> list[ContextPiece]:
         """Return at most `limit` edits, newest last, as diffs. The newest is left out if near `cursor` (name, line)."""
-        known = self.edits()
-        newest = known[-1] if known else None
+        edits = self.edits()
+        newest = edits[-1] if edits else None
         if cursor and newest and newest.name == cursor[0] and newest.distance(cursor[1], cursor[1] + 1) <= NEAR_LINES:
-            known.pop()
-        ages = range(min(limit, len(known)), 0, -1)
+            edits.pop()
+        ages = range(min(limit, len(edits)), 0, -1)
         return [
             ContextPiece("edit", clean_name(edit.name), _diff(edit), 1 / age)
-            for edit, age in zip(known[len(known) - len(ages) :], ages, strict=True)
+            for edit, age in zip(edits[len(edits) - len(ages) :], ages, strict=True)
         ]
 
     def replaced(self, limit: int) -> list[str]:
@@ -131,7 +131,7 @@ def _trim(line: int, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[int, t
 
 
 def _merge(edit: RecentEdit, change: EditHunk) -> list[EditHunk]:
-    """Return the hunks of an edit extended by a change. The change's line counts in the document after the edit."""
+    """Return the hunks of an edit extended by a change. `change.line` is a line of the document after the edit."""
     start, end = change.line, change.line + len(change.old)
     before, after, touched, shift = [], [], [], 0
     for at, hunk in edit.placed():

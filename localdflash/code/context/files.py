@@ -23,14 +23,14 @@ class Signature(NamedTuple):
 def read_signature(path: str) -> Signature | None:
     """Return the signature of a regular file; None if the path is anything else, such as a link."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except (OSError, ValueError):
         return None
-    return Signature(found.st_ino, found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
+    return Signature(status.st_ino, status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else None
 
 
 def read_text(root: str, name: str) -> str | None:
-    """Return the text of the file at path `name` below a root; None as `read_bytes`, or if binary or minified."""
+    """Return the text of the file at path `name` below a root; None if `read_bytes` fails, or if binary or minified."""
     data = read_bytes(root, name)
     if data is None or b"\0" in data:
         return None
@@ -47,14 +47,14 @@ def read_bytes(root: str, name: str) -> bytes | None:
     if not all(part not in {"", ".", ".."} for part in (*folders, last)):
         return None
     try:
-        with ExitStack() as opened:
-            here = opened.enter_context(OpenFolder(os.path.realpath(root)))
+        with ExitStack() as stack:
+            parent = stack.enter_context(OpenFolder(os.path.realpath(root)))
             for folder in folders:
-                here = opened.enter_context(OpenFolder(folder, here))
-            file = here.open(last)
-            opened.callback(os.close, file)
-            found = os.fstat(file)
-            if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_FILE_BYTES:
+                parent = stack.enter_context(OpenFolder(folder, parent))
+            file = parent.open(last)
+            stack.callback(os.close, file)
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:
                 return None
             with open(file, "rb", buffering=0, closefd=False) as reader:
                 data = reader.read(MAX_FILE_BYTES + 1)

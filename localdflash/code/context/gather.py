@@ -21,7 +21,7 @@ from localdflash.code.context.imports import cut_head, import_statements, parse_
 from localdflash.code.context.index import Workspace
 
 T = TypeVar("T")
-NEAR_LINES = 20  # above and below the cursor, whose names are looked up
+NEAR_LINES = 20  # lines above and below the cursor whose names are looked up
 STEP_LINES = 5  # the range of near lines moves by this step
 MAX_CANDIDATES = 3  # a name with more definitions in the workspace is ambiguous: none is used
 MAX_CONTEXT_CHARS = 6_000  # of all pieces; `assemble` then truncates them to a token budget
@@ -84,7 +84,7 @@ def _length(pieces: Sequence[ContextPiece]) -> int:
 
 
 def _names_near(lines: Sequence[str], line: int) -> dict[str, None]:
-    """Return each name near the cursor once: from the lines below, the lines above, then finished ones of its line."""
+    """Return each name near the cursor once: from lines below, lines above, then finished names of its line."""
     start = max(line - NEAR_LINES, 0) // STEP_LINES * STEP_LINES
     end = (line + NEAR_LINES) // STEP_LINES * STEP_LINES + STEP_LINES
     far = "\n".join((*lines[line + 1 : end], *lines[start:line]))
@@ -99,10 +99,10 @@ def _own_code(current: OpenFile, line: int, names: dict[str, None], room: int) -
     """
     head = cut_head(current.text) if line > 2 * NEAR_LINES else ""
     imports = [text for text in import_statements(current.language, head) if {*_NAME.findall(text)} & {*names}]
-    found = find_definitions(current.name, current.language, current.text)
-    far = [one for name in names for one in found if one.name == name and abs(one.line - line) > NEAR_LINES]
-    paragraphs = ["\n".join(imports), *dict.fromkeys(one.text for one in far)]
-    fitting = _fitting(paragraphs, [(len(one) + 2, 1.0) for one in paragraphs], room)
+    definitions = find_definitions(current.name, current.language, current.text)
+    distant = [one for name in names for one in definitions if one.name == name and abs(one.line - line) > NEAR_LINES]
+    paragraphs = ["\n".join(imports), *dict.fromkeys(definition.text for definition in distant)]
+    fitting = _fitting(paragraphs, [(len(text) + 2, 1.0) for text in paragraphs], room)
     return [ContextPiece("definition", current.name, text)] if (text := "\n\n".join(filter(None, fitting))) else []
 
 
@@ -112,16 +112,16 @@ def _definitions(
     """Return definitions of imported names, in import order, and of other names near the cursor, with weights."""
     path = os.path.realpath(current.path) if current.path else ""
     own = set(workspace.defined_in(path))
-    taken: dict[Definition, float] = {}
+    imports: dict[Definition, float] = {}
     modules: dict[str, Definition] = {}
-    for one in parse_imports(current.language, cut_head(current.text)) if path else ():
-        files = next((found for module in one.paths if (found := workspace.locate(path, module))), ())
-        defined = [definition for file in files for definition in workspace.defined_in(file)]
-        modules |= {definition.name: definition for definition in defined if definition.name in names}
-        for name in one.names if files else ():
-            here = [each for each in defined if each.name == name and each.kind != "method"]
-            for each in here or _find_few(workspace, name, current.language):
-                taken.setdefault(each, 1.0 if name in names else 0.6)
+    for statement in parse_imports(current.language, cut_head(current.text)) if path else ():
+        files = next((paths for module in statement.paths if (paths := workspace.locate(path, module))), ())
+        exported = [definition for file in files for definition in workspace.defined_in(file)]
+        modules |= {definition.name: definition for definition in exported if definition.name in names}
+        for name in statement.names if files else ():
+            candidates = [each for each in exported if each.name == name and each.kind != "method"]
+            for definition in candidates or _find_few(workspace, name, current.language):
+                imports.setdefault(definition, 1.0 if name in names else 0.6)
     used: dict[Definition, float] = {}
     defined_here = set(_DEFINED_HERE.findall(current.text))
     for name in names:
@@ -130,13 +130,13 @@ def _definitions(
         elif name not in defined_here:
             likely = [each for each in _find_few(workspace, name, current.language) if _is_likely(each, current)]
             used |= {each: 0.7 / len(likely) for each in likely if each not in used}
-    imported = [(each, weight) for each, weight in taken.items() if each not in own]
-    return imported, [(each, weight) for each, weight in used.items() if each not in taken and each not in own]
+    imported = [(each, weight) for each, weight in imports.items() if each not in own]
+    return imported, [(each, weight) for each, weight in used.items() if each not in imports and each not in own]
 
 
 def _find_few(workspace: Workspace, name: str, language: str) -> Sequence[Definition]:
-    found = workspace.find(name, language)
-    return found if len(found) <= MAX_CANDIDATES else ()
+    definitions = workspace.find(name, language)
+    return definitions if len(definitions) <= MAX_CANDIDATES else ()
 
 
 def _is_likely(definition: Definition, current: OpenFile) -> bool:
@@ -147,9 +147,9 @@ def _is_likely(definition: Definition, current: OpenFile) -> bool:
     return here.parent == there.parent or bool(_DISTINCTIVE_NAME.search(definition.name))
 
 
-def _as_pieces(kind: str, found: _WeightedDefinitions, room: int) -> list[ContextPiece]:
-    """Return the definitions of highest weight that fit, in order; consecutive ones of one file form one piece."""
-    fitting = _fitting(found, [(len(definition.text) + 1, weight) for definition, weight in found], room)
+def _as_pieces(kind: str, weighted: _WeightedDefinitions, room: int) -> list[ContextPiece]:
+    """Return the definitions of highest weight that fit, in order; consecutive definitions of one file form a piece."""
+    fitting = _fitting(weighted, [(len(definition.text) + 1, weight) for definition, weight in weighted], room)
     pieces = []
     for name, group in groupby(fitting, key=lambda pair: pair[0].path):
         definitions, weights = zip(*group, strict=True)
@@ -208,9 +208,9 @@ def _passage_names(text: str) -> tuple[frozenset[str], ...]:
 
 def _fitting(items: Sequence[T], sizes_and_weights: Sequence[tuple[int, float]], room: int) -> list[T]:
     """Return the items of highest weight that fit into `room` characters, in their original order."""
-    kept = set()
-    for at, (size, _) in sorted(enumerate(sizes_and_weights), key=lambda pair: (-pair[1][1], pair[0])):
+    chosen = set()
+    for index, (size, _) in sorted(enumerate(sizes_and_weights), key=lambda pair: (-pair[1][1], pair[0])):
         if size <= room:
             room -= size
-            kept.add(at)
-    return [item for at, item in enumerate(items) if at in kept]
+            chosen.add(index)
+    return [item for index, item in enumerate(items) if index in chosen]

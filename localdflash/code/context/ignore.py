@@ -26,11 +26,11 @@ class _Rule(NamedTuple):
 
     def matches_itself(self, path: str) -> bool:
         """Return whether the pattern matches this path itself, not only a folder above it."""
-        for found in self.pattern.finditer(path):
-            if _DIRECTORY_GROUP in self.pattern.groupindex and (end := found.end(_DIRECTORY_GROUP)) != -1:
+        for match in self.pattern.finditer(path):
+            if _DIRECTORY_GROUP in self.pattern.groupindex and (end := match.end(_DIRECTORY_GROUP)) != -1:
                 is_whole = end == len(path)
             else:
-                is_whole = found.end() < len(path) or not found[0].endswith("/")  # `x/**`: only the contents of x
+                is_whole = match.end() < len(path) or not match[0].endswith("/")  # `x/**`: only the contents of x
             if is_whole:
                 return True
         return False
@@ -102,7 +102,7 @@ def _read_rules(top: str, name: str) -> tuple[_Rule, ...]:
 
 
 def _limit_stars(line: str) -> str:
-    """Return a pattern with few enough stars to match fast: one with more is cut at its first star, so ignores more."""
+    """Return a pattern that matches fast. One with too many stars is cut at its first star, so it ignores more."""
     line = _STARS.sub("**", line)
     segments = line.split("/")
     if segments.count("**") <= MAX_STARS and all(len(re.findall(r"\*+", one)) <= MAX_STARS for one in segments):

@@ -43,14 +43,14 @@ def parse_imports(language: str, head: str) -> tuple[Import, ...]:
     tree = syntax.parse(language, head) if read else None
     if read is None or tree is None:
         return ()
-    found: list[Import] = []
-    waiting = [*reversed(tree.root_node.named_children)]
-    while waiting:
-        node = waiting.pop()
+    imports: list[Import] = []
+    stack = [*reversed(tree.root_node.named_children)]
+    while stack:
+        node = stack.pop()
         if node.type in _CONTAINERS:
-            waiting += reversed(node.named_children)
-        found += read(node)
-    return tuple(dict.fromkeys(found))
+            stack += reversed(node.named_children)
+        imports += read(node)
+    return tuple(dict.fromkeys(imports))
 
 
 @lru_cache(32)
@@ -91,10 +91,10 @@ def _script(node: Node) -> Iterator[Import]:
     source = node.child_by_field_name("source")
     if node.type == "variable_declarator" and _text(node.child_by_field_name("value")).startswith("require("):
         source = node.child_by_field_name("value")
-    found = _QUOTED.search(_text(source))
-    if not found or not found[1].startswith("."):
+    match = _QUOTED.search(_text(source))
+    if not match or not match[1].startswith("."):
         return
-    path = found[1].rstrip("/")
+    path = match[1].rstrip("/")
     stem = re.sub(r"\.[mc]?jsx?$", "", path)
     files = (*(stem + end for end in _SCRIPT_SUFFIXES), *(f"{path}/index{end}" for end in _SCRIPT_SUFFIXES))
     yield Import((path, *files), tuple(_script_names(node)))
@@ -111,8 +111,8 @@ def _script_names(node: Node) -> Iterator[str]:
 
 
 def _go(node: Node) -> Iterator[Import]:
-    if node.type == "import_spec" and (found := _QUOTED.search(_text(node).replace("`", '"'))):
-        parts = found[1].strip("/").split("/")
+    if node.type == "import_spec" and (match := _QUOTED.search(_text(node).replace("`", '"'))):
+        parts = match[1].strip("/").split("/")
         yield Import(tuple("/".join(parts[start:]) + "/" for start in range(len(parts))))
 
 
@@ -131,14 +131,14 @@ def _rust(node: Node) -> Iterator[Import]:
     names = _WORD.findall(rest) or modules[-1:]
     folders = {"crate": ("src/", ""), "super": ("./", "../"), "self": ("./",)}[first]
     paths = ["/".join(modules[:end]) for end in range(len(modules), 0, -1)]
-    found = [f"{folder}{path}{file}" for path in paths for folder in folders for file in (".rs", "/mod.rs")]
+    files = [f"{folder}{path}{file}" for path in paths for folder in folders for file in (".rs", "/mod.rs")]
     roots = [f"{folder}{file}.rs" for folder in folders for file in ("lib", "mod", "main")]
-    yield Import((*found, *roots), tuple(names))
+    yield Import((*files, *roots), tuple(names))
 
 
 def _c(node: Node) -> Iterator[Import]:
-    if node.type == "preproc_include" and (found := _QUOTED.search(_text(node))):
-        yield Import((f"./{found[1]}", found[1]))
+    if node.type == "preproc_include" and (match := _QUOTED.search(_text(node))):
+        yield Import((f"./{match[1]}", match[1]))
 
 
 def _java(node: Node) -> Iterator[Import]:
@@ -155,8 +155,8 @@ def _java(node: Node) -> Iterator[Import]:
 
 
 def _lua(node: Node) -> Iterator[Import]:
-    if node.type == "function_call" and _text(node).startswith("require") and (found := _QUOTED.search(_text(node))):
-        path = found[1].replace(".", "/")
+    if node.type == "function_call" and _text(node).startswith("require") and (match := _QUOTED.search(_text(node))):
+        path = match[1].replace(".", "/")
         yield Import((f"{path}.lua", f"{path}/init.lua"))
 
 

@@ -41,7 +41,7 @@ class ChangeQueue:
         self._busy = False
 
     def put(self, path: str, *, gone: bool = False, pause: float = PAUSE_SECONDS) -> None:
-        """Queue a path. `gone`: renamed away, even if a case-insensitive disk still finds a file of that name."""
+        """Queue a path. `gone`: it was renamed, so drop it even if a case-insensitive disk still finds it."""
         with self._changed:
             due = time.monotonic() + pause
             self._due[path] = min(self._due.get(path, due), due)
@@ -57,11 +57,11 @@ class ChangeQueue:
                 now = time.monotonic()
                 if ready := [path for path, due in self._due.items() if due <= now]:
                     self._busy = True
-                    taken = [(path, path in self._gone) for path in ready]
+                    changes = [(path, path in self._gone) for path in ready]
                     for path in ready:
                         del self._due[path]
                         self._gone.discard(path)
-                    return taken
+                    return changes
                 self._changed.wait(min(self._due.values()) - now if self._due else None)
             return []
 
@@ -191,8 +191,8 @@ class Workspace:
             return self._files(os.path.normpath(f"{folder}/{module}") + "/" * module.endswith("/"))
         while True:
             for source in SOURCE_FOLDERS:
-                if found := self._files("/".join(part for part in (folder, source, module) if part)):
-                    return found
+                if files := self._files("/".join(part for part in (folder, source, module) if part)):
+                    return files
             if len(folder) <= len(root.path):
                 return ()
             folder = os.path.dirname(folder)
@@ -203,8 +203,8 @@ class Workspace:
         return [path] if self._store.get(path) else []
 
     def _root_of(self, path: str) -> _Root | None:
-        holders = (one for one in self._roots if f"{path}/".startswith((f"{one.path}/", f"{one.given}/")))
-        return next(holders, None)
+        roots = (root for root in self._roots if f"{path}/".startswith((f"{root.path}/", f"{root.given}/")))
+        return next(roots, None)
 
     def _run(self) -> None:
         if self._previous:
@@ -286,14 +286,14 @@ class Workspace:
 
     def _scan(self, root: _Root, top: str) -> None:
         """Index all files below a folder of a root ("" for the root), and drop those that no longer exist."""
-        seen, waiting = set(), [top]
+        indexed, stack = set(), [top]
         if top and not may_enter(root.rules, top):
-            waiting.clear()
+            stack.clear()
         self._folder_count = self._folder_count if top else 0
-        while waiting:
+        while stack:
             if self._stop.is_set():
                 return
-            folder = waiting.pop()
+            folder = stack.pop()
             self._folder_count += 1
             if self._folder_count > MAX_FOLDERS:
                 self._warn_too_many(root)
@@ -302,29 +302,30 @@ class Workspace:
                 name = f"{folder}/{entry.name}" if folder else entry.name
                 if entry.is_dir(follow_symlinks=False):
                     if may_enter(root.rules, name):
-                        waiting.append(name)
+                        stack.append(name)
                 elif not self._stop.is_set() and self._index(root, name):
-                    seen.add(f"{root.path}/{name}")
+                    indexed.add(f"{root.path}/{name}")
             time.sleep(0)
-        self._store.keep_below(f"{root.path}/{top}".rstrip("/"), seen)
+        self._store.keep_below(f"{root.path}/{top}".rstrip("/"), indexed)
 
     def _index(self, root: _Root, name: str) -> bool:
         """Read a file unless it is unchanged; return whether it is indexed now. Its folder must be one to enter."""
         language, path = language_of(name), f"{root.path}/{name}"
         if not language or is_secret(PurePath(name)) or root.rules.ignored_entry(name):
             return False
-        found, known = read_signature(path), self._store.get(path)
-        if found is None or found.size > MAX_FILE_BYTES:
+        signature, indexed = read_signature(path), self._store.get(path)
+        if signature is None or signature.size > MAX_FILE_BYTES:
             return False
-        if known and known.signature == found:
+        if indexed and indexed.signature == signature:
             return True
-        if known is None and len(self._store) >= MAX_FILES:
+        if indexed is None and len(self._store) >= MAX_FILES:
             self._warn_too_many(root)
             return False
         text = read_text(root.path, name)
         if text is None:
             return False
-        self._store.put(path, IndexedFile(found, language, tuple(find_definitions(clean_name(name), language, text))))
+        definitions = find_definitions(clean_name(name), language, text)
+        self._store.put(path, IndexedFile(signature, language, tuple(definitions)))
         time.sleep(0)  # let a waiting event loop run first
         return True
 

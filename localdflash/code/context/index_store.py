@@ -48,8 +48,8 @@ class FileStore:
         with self._lock:
             by_file = self._names.get((language_family(language), name))
             files = heapq.nsmallest(MAX_FOUND, by_file) if by_file else []
-            found = [definition for file in files for definition in by_file[file]] if by_file else []
-        return found[:MAX_FOUND]
+            definitions = [definition for file in files for definition in by_file[file]] if by_file else []
+        return definitions[:MAX_FOUND]
 
     def all(self) -> list[Definition]:
         """Return all definitions, sorted by file and line."""
@@ -68,8 +68,8 @@ class FileStore:
             self._drop(path)
             self._files[path] = entry
             self._folders[path.rpartition("/")[0]].add(path)
-            for name, defined in names.items():
-                self._names[language_family(entry.language), name][path] = tuple(defined)
+            for name, definitions in names.items():
+                self._names[language_family(entry.language), name][path] = tuple(definitions)
 
     def drop(self, path: str) -> None:
         """Remove the file at a path, or all files below that folder."""
@@ -79,11 +79,11 @@ class FileStore:
         """Remove the files below a folder that are not in `seen`, and a file at the folder's path."""
         with self._lock:
             below = [files for one, files in self._folders.items() if f"{one}/".startswith(f"{folder}/")]
-            gone = {path for files in below for path in files if path not in seen}
-            gone |= {folder} & self._files.keys()
-            self.version += bool(gone)
-            self.edition += bool(gone)
-            for path in gone:
+            dropped = {path for files in below for path in files if path not in seen}
+            dropped |= {folder} & self._files.keys()
+            self.version += bool(dropped)
+            self.edition += bool(dropped)
+            for path in dropped:
                 self._drop(path)
 
     def _drop(self, path: str) -> None:

@@ -21,7 +21,7 @@ SKIPPED = VERSION_CONTROL | {
 
 
 class Listing(NamedTuple):
-    """Paths relative to the root. `cut`: a limit was reached, and there may be more."""
+    """Paths relative to the root. `cut`: a limit was reached, so files may be missing."""
 
     names: tuple[str, ...]
     cut: bool
@@ -34,11 +34,11 @@ def may_enter(rules: IgnoreRules, name: str) -> bool:
 
 
 def list_files(root: str, rules: IgnoreRules) -> Listing:
-    """Return the files below a root, each folder's by name, up to `MAX_FILES` or `MAX_SECONDS`."""
+    """Return the files below a root, sorted by name within each folder, up to `MAX_FILES` or `MAX_SECONDS`."""
     names: list[str] = []
-    waiting, end = deque([""]), time.monotonic() + MAX_SECONDS
-    while waiting:
-        folder = waiting.popleft()
+    folders, end = deque([""]), time.monotonic() + MAX_SECONDS
+    while folders:
+        folder = folders.popleft()
         for entry in list_entries(f"{root}/{folder}"):
             if len(names) >= MAX_FILES or time.monotonic() > end:
                 return Listing(tuple(names), True)
@@ -47,7 +47,7 @@ def list_files(root: str, rules: IgnoreRules) -> Listing:
                 continue
             if entry.is_dir(follow_symlinks=False):
                 if may_enter(rules, name):
-                    waiting.append(name)
+                    folders.append(name)
             elif entry.is_file(follow_symlinks=False) and not (is_secret(PurePath(name)) or rules.ignored_entry(name)):
                 names.append(name)
     return Listing(tuple(names), False)

@@ -74,9 +74,9 @@ class _Handler(FileSystemEventHandler):
         self._changed = listener.changed
 
     def on_any_event(self, event: FileSystemEvent) -> None:
-        moved = isinstance(event, DirMovedEvent | FileMovedEvent)
-        self._changed(os.fsdecode(event.src_path), moved, event.is_directory)
-        if moved:
+        is_move = isinstance(event, DirMovedEvent | FileMovedEvent)
+        self._changed(os.fsdecode(event.src_path), is_move, event.is_directory)
+        if is_move:
             self._changed(os.fsdecode(event.dest_path), False, event.is_directory)
 
 
@@ -95,14 +95,14 @@ if sys.platform == "linux":
             self.listener.lost()
 
         def _add_all_callbacks(self, path: bytes) -> None:
-            waiting = [path]
-            while waiting and len(self._active_callbacks_by_path) < MAX_FOLDERS:
-                folder = waiting.pop()
+            stack = [path]
+            while stack and len(self._active_callbacks_by_path) < MAX_FOLDERS:
+                folder = stack.pop()
                 if folder != self.path and not self.listener.is_watched(os.fsdecode(folder)):
                     continue
                 self._add_callback(folder)
                 with suppress(OSError), os.scandir(folder) as entries:
-                    waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+                    stack += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
                 time.sleep(0)
 
         def _add_callback(self, path: bytes) -> None:

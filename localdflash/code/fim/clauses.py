@@ -17,8 +17,8 @@ def has_block_braces(language: str) -> bool:
 
 def _first_word(line: str) -> str:
     """Return the word that a line begins with, after a closing brace if any; "" if the line begins otherwise."""
-    found = _FIRST_WORD.match(line)
-    return found[1] if found else ""
+    match = _FIRST_WORD.match(line)
+    return match[1] if match else ""
 
 
 def is_branch(language: str, line: str) -> bool:

@@ -45,8 +45,8 @@ class CursorContext:
     rest: str  # the cursor's line, after the cursor
     brackets: Brackets  # state at the cursor
     open_before: int  # number of brackets in `brackets.stack` that earlier lines opened
-    unclosed_after: frozenset[int]  # indices in `brackets.stack` of those that the text after the cursor does not close
-    closers_below: str  # closers that begin a line below and whose openers the completion must supply
+    unclosed_after: frozenset[int]  # indices in `brackets.stack`: brackets that the text after the cursor leaves open
+    closers_below: str  # closers that begin a line below; the completion must open their brackets
     starts_in_string: bool  # the line starts in a string or a comment
     after_block_start: bool  # the last line with code before the cursor starts a block
     above: Sequence[str]  # nearest non-empty lines above, top to bottom
@@ -85,8 +85,8 @@ def find_cursor_context(language: str, before: str, after: str, mode: Mode = "au
         brackets.terminator, in_string = "", False
     above = [text for text in before.split("\n")[:-1] if text.strip()][-LINES_ABOVE:]
     below = [text.rstrip() for text in later.split("\n") if text.strip()][:LINES_BELOW]
-    last = line if line.strip() or not above else above[-1]
-    starts = starts_block(language, last) and (not line.strip() or not rest.strip())
+    code_line = line if line.strip() or not above else above[-1]
+    starts = starts_block(language, code_line) and (not line.strip() or not rest.strip())
     kind = _kind(mode, line, rest, brackets, starts)
     unclosed = _find_unclosed(language, brackets, after, open_before)
     closers = _find_closers_below(brackets, indent_of(line), rest, later)
@@ -121,12 +121,12 @@ def _shorten_words(text: str) -> str:
 
 
 def _last_lines(before: str) -> str:
-    """Return the last `MAX_BEFORE_CHARS` or more, from a line on that is probably not inside a string."""
+    """Return about the last `MAX_BEFORE_CHARS`, if possible from a line on that is probably not inside a string."""
     if len(before) <= MAX_BEFORE_CHARS:
         return before
     for pattern, factor in ((_DEFINITION_LINE, 1), (_DEFINITION_LINE, 2), (_INNER_DEFINITION_LINE, 1)):
-        if found := pattern.search(before, max(len(before) - factor * MAX_BEFORE_CHARS, 0)):
-            return before[found.start() :]
+        if match := pattern.search(before, max(len(before) - factor * MAX_BEFORE_CHARS, 0)):
+            return before[match.start() :]
     return before[-MAX_BEFORE_CHARS:]
 
 
@@ -147,15 +147,15 @@ def _in_string_or_comment(language: str, before: str, brackets: Brackets) -> boo
 
 
 def _find_closers_below(brackets: Brackets, indent: int, rest: str, later: str) -> str:
-    """Return the closers that begin the next line at the cursor's indentation; "" if a bracket above awaits them."""
+    """Return the closers that begin the next line at the cursor's indentation; "" if they close a bracket above."""
     outer = next((line for line in later.split("\n") if line.strip() and indent_of(line) <= indent), "")
-    found = _CLOSERS.match(outer, indent)
-    if not found or indent_of(outer) < indent:
+    match = _CLOSERS.match(outer, indent)
+    if not match or indent_of(outer) < indent:
         return ""
     whole_line = deepcopy(brackets)
     whole_line.feed(rest)
-    closes_one = any(opener.indent == indent and opener.closer == found[0][0] for opener in whole_line.stack)
-    return "" if closes_one else found[0]
+    closes_one = any(opener.indent == indent and opener.closer == match[0][0] for opener in whole_line.stack)
+    return "" if closes_one else match[0]
 
 
 def _find_unclosed(language: str, brackets: Brackets, after: str, open_before: int) -> frozenset[int]:

@@ -22,10 +22,10 @@ MAX_WORD_CHARS = 32
 
 def unfinished_word(line: str) -> str:
     """Return the letters, punctuation or space that end a line, without indentation; "" after a digit or "_"."""
-    found = _WORD.search(line, max(len(line) - MAX_WORD_CHARS, 0))
-    if not found:
+    match = _WORD.search(line, max(len(line) - MAX_WORD_CHARS, 0))
+    if not match:
         return ""
-    return found.group() if line[: found.start() + 1].strip() else found.group().lstrip()
+    return match.group() if line[: match.start() + 1].strip() else match.group().lstrip()
 
 
 class Spellings:
@@ -34,10 +34,10 @@ class Spellings:
     def __init__(self, tokenizer: "Tokenizer", vocab_size: int) -> None:
         self.size = vocab_size
         pieces = ((tokenizer.piece(token), token) for token in range(min(tokenizer.vocab_size, vocab_size)))
-        spelled = sorted((piece, token) for piece, token in pieces if piece)
-        self._pieces = [piece for piece, _ in spelled]
-        self._tokens = np.array([token for _, token in spelled], np.int64)
-        self.piece_of = {token: piece for piece, token in spelled}
+        sorted_pieces = sorted((piece, token) for piece, token in pieces if piece)
+        self._pieces = [piece for piece, _ in sorted_pieces]
+        self._tokens = np.array([token for _, token in sorted_pieces], np.int64)
+        self.piece_of = {token: piece for piece, token in sorted_pieces}
 
     def compatible_mask(self, remaining: bytes) -> NDArray[np.bool_]:
         """Return a mask [vocab_size] of the tokens that start with `remaining` or are a prefix of it."""

@@ -80,12 +80,12 @@ class InfillPlanner:
             raise ContextOverflow(f"a context of {context} tokens is too short to complete code in")
         documents = self._documents(prompt, copies)
         first = Request(prompt.ids, prompt.max_tokens, params, self._ends, top_logprobs=0, documents=documents)
-        taken = {*self._ends}  # tokens that no answer may begin with; each answer adds its first token
+        first_tokens = {*self._ends}  # tokens that no answer may begin with; each answer adds its first token
         requests = []
         spare = SPARE_REQUESTS if is_requested and spellings and max_tokens else 0
         for number in range(count + spare):
             healing = Healing(spellings, word) if spellings and word else None
-            constraint = DistinctStart(healing, spellings.size, taken) if spellings and is_requested else healing
+            constraint = DistinctStart(healing, spellings.size, first_tokens) if spellings and is_requested else healing
             sampling = params if is_requested and spellings else _varied(params, number)
             requests.append(replace(first, params=sampling, constraint=constraint, stats=type(first.stats)()))
         return InfillPlan(prompt, requests, self._format.stop_strings, word, ending)

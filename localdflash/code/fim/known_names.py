@@ -40,11 +40,11 @@ class KnownNames:
 
     def __init__(self, cursor: CursorContext, word: str, texts: Iterable[str]) -> None:
         tail = _TAIL.search(cursor.line)
-        self._begun = tail[0] if tail else ""
+        self._start = tail[0] if tail else ""
         self._texts, self._language = texts, cursor.language
-        head = cursor.line[: len(cursor.line) - len(self._begun)]
+        head = cursor.line[: len(cursor.line) - len(self._start)]
         self._is_undecided = bool(
-            self._begun and cursor.language in _WORDS and not cursor.brackets.terminator and not _DEFINES.search(head)
+            self._start and cursor.language in _WORDS and not cursor.brackets.terminator and not _DEFINES.search(head)
         )
         self._skipped, self._added = len(word), ""
         self._logprobs = list[float]()
@@ -53,21 +53,21 @@ class KnownNames:
         """Read the next token's text; return False if the word is now complete, unknown, and of low probability."""
         if not self._is_undecided:
             return True
-        added, self._skipped = text[self._skipped :], max(self._skipped - len(text), 0)
-        if added:
+        new_text, self._skipped = text[self._skipped :], max(self._skipped - len(text), 0)
+        if new_text:
             self._logprobs.append(logprob)
-        self._added += added
+        self._added += new_text
         end = _WORD_END.search(self._added)
         return self._decide(self._added[: end.start()]) if end else True
 
     def accepts_at_end(self) -> bool:
-        """Return whether the word is accepted, now that the answer has ended."""
+        """Return whether to accept the word, now that the answer has ended."""
         return not self._is_undecided or self._decide(self._added)
 
-    def _decide(self, rest: str) -> bool:
+    def _decide(self, ending: str) -> bool:
         self._is_undecided = False
-        word = self._begun + rest
-        whole = re.compile(rf"\b{re.escape(word)}\b")
-        if not rest or word in _WORDS[self._language] or any(whole.search(text) for text in self._texts):
+        word = self._start + ending
+        pattern = re.compile(rf"\b{re.escape(word)}\b")
+        if not ending or word in _WORDS[self._language] or any(pattern.search(text) for text in self._texts):
             return True
         return sum(self._logprobs) / len(self._logprobs) >= math.log(MIN_NEW_WORD_PROBABILITY)

@@ -102,7 +102,7 @@ class PresentableEnding:
         return self._take_up_to(len(whole)) if self._is_requested and not self._sent else ""
 
     def _should_continue(self) -> bool:
-        """Return whether to continue past this end: the answer is likely, not requested, and nowhere sound."""
+        """Return whether to continue past this end: the answer is likely, not requested, and has no sound beginning."""
         is_likely = self._logprob >= math.log(MIN_LINE_PROBABILITY)
         if self._is_requested or self._sent or self._continued == MAX_CONTINUED_ENDS or not is_likely:
             return False
@@ -116,7 +116,7 @@ class PresentableEnding:
         self._text = "".join(map(self._stopping.push, self._pieces))
 
     def _sound_end(self, whole: str) -> int | None:
-        """Return the length of the first sound beginning of `_ends`; None if none is longer than the text sent."""
+        """Return the first length of `_ends` that is sound and not below that of the text sent, or None."""
         for number, (end, text) in enumerate(self._ends(whole)):
             if number == MAX_TRIED_ENDS or end < self._sent:
                 break
@@ -133,25 +133,25 @@ class PresentableEnding:
     def _ends(self, whole: str) -> Iterator[tuple[int, str]]:
         """Yield lengths at which the text may end, with the text up to there, best first."""
         if overlap := self._overlap(whole):
-            kept = len(whole) - overlap
-            yield kept, whole[:kept].rstrip()
-        prose = self._cursor.brackets.terminator  # non-empty in a string or comment
+            end_before_overlap = len(whole) - overlap
+            yield end_before_overlap, whole[:end_before_overlap].rstrip()
+        is_prose = self._cursor.brackets.terminator  # non-empty in a string or comment
         repeats = stutter(whole.rpartition("\n")[2])
-        has_sentence = prose and self._stopping.reason == "unsure" and _SENTENCE.search(whole)
+        has_sentence = is_prose and self._stopping.reason == "unsure" and _SENTENCE.search(whole)
         cut_off = "".join(self._pieces).partition(whole)[2] if whole else ""
-        if not repeats and not has_sentence and (prose or not self._is_half_call(whole, cut_off)):
+        if not repeats and not has_sentence and (is_prose or not self._is_half_call(whole, cut_off)):
             yield len(whole), whole
-        ends = [found.start() for found in re.finditer("\n", whole)]
+        ends = [match.start() for match in re.finditer("\n", whole)]
         if not repeats:
-            ends += [found.start() for found in (_SENTENCE if prose else _END).finditer(whole)]
+            ends += [match.start() for match in (_SENTENCE if is_prose else _END).finditer(whole)]
         for end in sorted(set(ends), reverse=True):
             text = whole[:end]
             breaks_off = self._is_half_call(text, whole[end:] + cut_off) or _INCOMPLETE.search(self._cursor.line + text)
-            if end < len(whole) and text.strip() and (prose or not breaks_off):
+            if end < len(whole) and text.strip() and (is_prose or not breaks_off):
                 yield end, text
 
     def _is_half_call(self, text: str, rest: str) -> bool:
-        """Return whether `text` would be cut off `rest` before a call's arguments; not if `text` is only a name."""
+        """Return whether `text` ends within a call that `rest` continues, unless `text` is only a name."""
         return bool(_CALL.match(rest)) and not self._cursor.rest.startswith("(") and not _NAME.fullmatch(text.strip())
 
     def _overlap(self, whole: str) -> int:

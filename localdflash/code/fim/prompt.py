@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from localdflash.code.context.context import ContextPiece
-from localdflash.code.fim.encoder import MAX_CHARS_PER_TOKEN, Cut, Encoder, keep_first, keep_last
+from localdflash.code.fim.encoder import MAX_CHARS_PER_TOKEN, Encoder, TextPiece, keep_first, keep_last
 from localdflash.text.fim_formats import FimFormat, arrange_prompt, repository_head
 
 MAX_PROMPT_TOKENS = 2048
-HEAD_SHARE, SUFFIX_SHARE = 0.35, 0.20  # of the prompt, at most; the prefix gets the rest
-STEP_TOKENS = 64  # sizes of head, suffix and answer count in multiples of it; minimum of a truncated head piece
+HEAD_SHARE, SUFFIX_SHARE = 0.35, 0.20  # maximum shares of the prompt; the prefix gets the remaining tokens
+STEP_TOKENS = 64  # sizes of head, suffix and answer are rounded up to multiples; also minimum of a truncated head piece
 MARKER_TOKENS = 8  # reserved for BOS and the FIM markers
 MAX_LINE_CHARS = 400  # of the cursor's line before a given anchor; a longer line keeps that anchor
 MIN_ANSWER_TOKENS = 128  # reserved; a request for 0 tokens that only fills the KV cache gets the same prompt
@@ -41,15 +41,15 @@ class Gap:
         length = len(word)
         if len(self.middle) >= length:
             return replace(self, middle=self.middle[: len(self.middle) - length])
-        kept = len(self.prefix) - (length - len(self.middle))
-        return replace(self, prefix=self.prefix[:kept], middle="")
+        end = len(self.prefix) - (length - len(self.middle))
+        return replace(self, prefix=self.prefix[:end], middle="")
 
 
 @dataclass(frozen=True)
 class PromptPart:
     """Part of the prompt, as shown to the user."""
 
-    kind: str  # "prefix", "middle", "word", "suffix", or that of a `ContextPiece`
+    kind: str  # "prefix", "middle", "word", "suffix", or the kind of a `ContextPiece`
     name: str
     tokens: int  # 0 if left out, and for kind "word", which the model generates again
     text: str
@@ -111,17 +111,17 @@ def assemble(
     gap, between, middle = _split_middle(encoder, gap, max_middle)
     max_head, max_suffix = int(room * HEAD_SHARE), int(room * SUFFIX_SHARE)
     after = keep_first(encoder, gap.suffix, max_suffix)
-    least = max(room - max_middle - max_head - _round_up(len(after.ids)), 0)  # tokens that the prefix gets at least
-    start = keep_last(encoder, gap.prefix, least, gap.first_line).start
+    min_prefix = max(room - max_middle - max_head - _round_up(len(after.ids)), 0)
+    start = keep_last(encoder, gap.prefix, min_prefix, gap.first_line).start
     shown = gap.prefix[start:] + between + gap.suffix[: after.end]
     others = [_without_shown(one, shown) if one.name == gap.path else one for one in others]
     others = [one for one in others if one.text]
     head, other_parts = _head(encoder, fim, gap, others, max_head)
-    left = max(room - max_middle - _round_up(len(head)) - _round_up(len(after.ids)), 0)
-    before, between_ids = keep_last(encoder, gap.prefix, left, gap.first_line), encoder.text(between)
+    prefix_room = max(room - max_middle - _round_up(len(head)) - _round_up(len(after.ids)), 0)
+    before, between_ids = keep_last(encoder, gap.prefix, prefix_room, gap.first_line), encoder.text(between)
     before = replace(before, end=before.end + len(between), ids=(*before.ids, *between_ids))
     gap = replace(gap, prefix=gap.prefix + between)
-    budget = TokenBudget(context, room, answer, max_head, left + len(between_ids), max_suffix, max_middle)
+    budget = TokenBudget(context, room, answer, max_head, prefix_room + len(between_ids), max_suffix, max_middle)
     ids = arrange_prompt(fim, encoder.tokenizer, head, before.ids, after.ids, middle)
     parts = [*other_parts, *_own_parts(gap, before, after, len(middle), word)]
     return InfillPrompt(ids, parts, budget, max_tokens)
@@ -144,8 +144,8 @@ def _normalize(gap: Gap) -> Gap:
 def _split_middle(encoder: Encoder, gap: Gap, max_tokens: int) -> tuple[Gap, str, list[int]]:
     """Return the gap with the cursor line's code as `middle`, the text between anchor and code, and the code's ids.
 
-    As in training, the text between follows the prefix, which is truncated without it: Enter does not move that cut.
-    What exceeds `max_tokens` moves to the prefix: first the text between, then the code too.
+    In the prompt the text between follows the prefix, but the prefix is truncated without it: Enter does not move its
+    start. If together they exceed `max_tokens`, the text between moves into the prefix, then also the code.
     """
     code = gap.middle[gap.middle.rfind("\n") + 1 :].lstrip(" \t")
     between = gap.middle[: len(gap.middle) - len(code)]
@@ -170,31 +170,31 @@ def _head(
     Room goes to pieces of the gap's own file first, then by weight.
     """
     frame = repository_head(fim, encoder.tokenizer)
-    kept: dict[int, list[int]] = {}
-    cut: dict[int, Cut] = {}
+    ids: dict[int, list[int]] = {}
+    cuts: dict[int, TextPiece] = {}
     room = max_tokens - len(frame.begin) - len(frame.end)
     for index in sorted(range(len(others)), key=lambda index: (others[index].name != gap.path, -others[index].weight)):
-        one = others[index]
-        label = f"{one.name}\n" if fim.files else f"{_COMMENTS.get(gap.language, '//')} {one.name}\n"
+        other = others[index]
+        label = f"{other.name}\n" if fim.files else f"{_COMMENTS.get(gap.language, '//')} {other.name}\n"
         title = [*frame.before_each, *encoder.text(label.replace("\r", " "))]
-        text = one.text.replace("\r\n", "\n").rstrip() + "\n"
+        text = other.text.replace("\r\n", "\n").rstrip() + "\n"
         piece = keep_first(encoder, text, room - len(title))
         if piece.end < len(text) and len(piece.ids) < STEP_TOKENS:
             continue  # too short to help
-        kept[index], cut[index] = [*title, *piece.ids], piece
-        room -= len(kept[index])
+        ids[index], cuts[index] = [*title, *piece.ids], piece
+        room -= len(ids[index])
     parts = [
-        PromptPart(one.kind, one.name, len(kept[i]), one.text[: cut[i].end], cut=cut[i].end < len(one.text.rstrip()))
-        if i in kept
+        PromptPart(one.kind, one.name, len(ids[i]), one.text[: cuts[i].end], cut=cuts[i].end < len(one.text.rstrip()))
+        if i in ids
         else PromptPart(one.kind, one.name, 0, one.text, left_out=True)
         for i, one in enumerate(others)
     ]
-    if not kept:
+    if not ids:
         return [], parts
-    return [*frame.begin, *(token for i in sorted(kept) for token in kept[i]), *frame.end], parts
+    return [*frame.begin, *(token for i in sorted(ids) for token in ids[i]), *frame.end], parts
 
 
-def _own_parts(gap: Gap, before: Cut, after: Cut, middle_tokens: int, word: str) -> list[PromptPart]:
+def _own_parts(gap: Gap, before: TextPiece, after: TextPiece, middle_tokens: int, word: str) -> list[PromptPart]:
     first = gap.first_line + gap.prefix.count("\n", 0, before.start)
     code = gap.first_line + gap.prefix.count("\n")
     cursor = code + gap.middle.count("\n")

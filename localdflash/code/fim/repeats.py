@@ -1,11 +1,11 @@
-"""Find lines of a completion that repeat lines around it, or its own last 1 to 4 lines, and repeats in a line."""
+"""Find repetition in a completion: of lines around it, of its own last 1 to 4 lines, and of words within a line."""
 
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 PERIODS = (1, 2, 3, 4)  # numbers of lines that are repeated together
-MAX_TRIVIAL_CHARS = 10  # a shorter line may be repeated
+MAX_TRIVIAL_CHARS = 10  # a shorter line may occur twice
 MAX_PIECE_CHARS = 40  # longer repeats within a line are not detected
 MIN_PHRASE_CHARS = 8  # a piece of this length is a phrase: two in a row are a repeat
 LONG_LINE_CHARS = 32  # only in lines of this length are repeats of shorter words detected
@@ -34,8 +34,8 @@ def stutter(line: str) -> Stutter | None:
         piece, times = tail[-period:], run // period + 1
         if period >= MIN_PHRASE_CHARS and _WORD.search(piece):
             return Stutter(len(line) - run + period, times >= 3)
-        least = 4 if _WORD.search(piece) else 8 if _SIGNS.search(piece) else times + 1
-        if times >= least and (least > 4 or len(line) >= LONG_LINE_CHARS):
+        min_times = 4 if _WORD.search(piece) else 8 if _SIGNS.search(piece) else times + 1
+        if times >= min_times and (min_times > 4 or len(line) >= LONG_LINE_CHARS):
             return Stutter(len(line), enough=True)
     return None
 

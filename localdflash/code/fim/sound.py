@@ -54,14 +54,14 @@ class Soundness:
         return any(self._parses(read, text) for read in self._readings)
 
     def _parses(self, read: Callable[[], tuple[syntax.Surroundings, int]], text: str) -> bool:
-        around, most_errors = read()
-        found = syntax.errors(around.with_text(text))
+        around, max_errors = read()
+        errors = syntax.errors(around.with_text(text))
         first = self._before.count("\n")
         near = range(first - NEAR_LINES, first + text.count("\n") + NEAR_LINES + 1)
-        return len(found) <= most_errors and not any(error.start_point.row in near for error in found)
+        return len(errors) <= max_errors and not any(error.start_point.row in near for error in errors)
 
     def _read(self, after: str) -> tuple[syntax.Surroundings, int]:
-        """Return the parsed code around the cursor and its error count, or that without the cursor's line if lower."""
+        """Return the parsed code around the cursor and the lower error count, with or without the cursor's line."""
         language, line, rest = self._cursor.language, self._cursor.line, self._cursor.rest
         around = syntax.Surroundings(language, self._before, after)
         errors = len(syntax.errors(around.tree))
@@ -112,5 +112,5 @@ class Soundness:
 
 def _start_of_last_part(text: str) -> int:
     """Return the offset of the last line that is not indented, where the last part of a truncated text begins."""
-    found = [part.start() + 1 for part in _PART.finditer(text)]
-    return found[-1] if found else len(text)
+    starts = [part.start() + 1 for part in _PART.finditer(text)]
+    return starts[-1] if starts else len(text)

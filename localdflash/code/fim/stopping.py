@@ -59,9 +59,9 @@ class Stopping:
     def later(self) -> "Stopping":
         """Return a stopping rule for the same completion that ends later: a line with its statement, then its block."""
         kind = _LARGER_KIND.get(self.reason, self._cursor.kind)
-        later = Stopping(replace(self._cursor, kind=kind), self._word_length)
-        later._grouped = False
-        return later
+        stopping = Stopping(replace(self._cursor, kind=kind), self._word_length)
+        stopping._grouped = False
+        return stopping
 
     @property
     def ended(self) -> bool:
@@ -98,7 +98,7 @@ class Stopping:
         return at
 
     def finish(self) -> str:
-        """Return the text held back, without repetitions, now that the answer has ended."""
+        """Return the text held back, without repetitions, after the last token."""
         if not self.reason and self._may_end_block:
             self._decide_line()
         if not self.reason:
@@ -106,9 +106,9 @@ class Stopping:
         return self._certain(len(self._text))
 
     def _hold_blanks(self, char: str) -> str:
-        """Return what to add for `char`: leading blanks are held back on an empty line, until the first code.
+        """Return the text to add for `char`. On an empty line, leading blanks are held back until the first code.
 
-        Line feeds are then dropped unless the code is indented less than the line above; blanks, unless a block begins.
+        Held line feeds are then dropped unless the code is indented less than the line above.
         """
         if self._held_blanks is None:
             return char
@@ -135,21 +135,21 @@ class Stopping:
     def _held_from(self) -> int:
         """Return the offset where the uncertain part of the text begins."""
         text, line = self._text, self._text[self._line_start :]
-        held = len(text)
+        start_of_uncertain = len(text)
         if not self._rest or self._line_start:
             start = self._repeats.begins(self._line, self._line_start)
-            held = held if start is None else len(text[:start].rstrip())
+            start_of_uncertain = start_of_uncertain if start is None else len(text[:start].rstrip())
         else:
             tails = range(max(len(text.rstrip()) - len(self._rest), 0), len(text))
             starts = [at for at in tails if self._rest.startswith(text[at:].rstrip())]
-            held = min(held, len(text[: min(starts, default=held)].rstrip()))
+            start_of_uncertain = min(start_of_uncertain, len(text[: min(starts, default=start_of_uncertain)].rstrip()))
         if self._may_end_block:
-            held = min(held, len(text[: self._line_start].rstrip()))
+            start_of_uncertain = min(start_of_uncertain, len(text[: self._line_start].rstrip()))
         if self._last and self._min_pair_logprob > -math.inf:
-            held = min(held, self._start_of_word(self._last[0]))
-        if again := stutter(line):
-            held = min(held, len(text[: self._line_start + again.end].rstrip()))
-        return held
+            start_of_uncertain = min(start_of_uncertain, self._start_of_word(self._last[0]))
+        if repeat := stutter(line):
+            start_of_uncertain = min(start_of_uncertain, len(text[: self._line_start + repeat.end].rstrip()))
+        return start_of_uncertain
 
     def _take(self, char: str) -> None:
         if self._may_end_block and not (char.isalnum() or char == "_"):
@@ -165,9 +165,9 @@ class Stopping:
         self._brackets.feed(char)
         self._outer_open = min(self._outer_open, len(self._brackets.stack))
         self._text += char
-        again = stutter(self._text[self._line_start :])
-        if again and again.enough:
-            self._stop("repeat", self._line_start + again.end)
+        repeat = stutter(self._text[self._line_start :])
+        if repeat and repeat.enough:
+            self._stop("repeat", self._line_start + repeat.end)
 
     def _code(self, char: str) -> None:
         if not self._line.strip():

@@ -77,10 +77,10 @@ def _imported(node: Node, specifier: Node) -> Role | None:
 
 
 def _type_parameter(node: Node, parent: Node) -> Role | None:
-    declared = parent.parent.parent if parent.parent is not None else None
-    if declared is None or not is_field(node, "name"):
+    declaration = parent.parent.parent if parent.parent is not None else None
+    if declaration is None or not is_field(node, "name"):
         return _plain(node, parent)
-    return Role(Scope(declared), binds=True)
+    return Role(Scope(declaration), binds=True)
 
 
 def _defined(node: Node, parent: Node) -> Role | None:
@@ -91,20 +91,20 @@ def _defined(node: Node, parent: Node) -> Role | None:
 
 def _plain(node: Node, _parent: Node) -> Role | None:
     """Return the role of a name that a declaration or parameter binds, or else of a use."""
-    whole = _pattern(node)
-    if whole is None or (outer := whole.parent) is None:
+    pattern = _pattern(node)
+    if pattern is None or (parent := pattern.parent) is None:
         return Role()
-    if outer.type == "variable_declarator" and is_field(whole, "name"):
-        hoisted = outer.parent is not None and outer.parent.type == "variable_declaration"
-        return Role(_hoisted_scope(outer) if hoisted else _block_scope(outer), binds=True)
-    if outer.type == "for_in_statement":
-        kind = outer.child_by_field_name("kind")
-        if kind is None or not is_field(whole, "left"):
+    if parent.type == "variable_declarator" and is_field(pattern, "name"):
+        hoisted = parent.parent is not None and parent.parent.type == "variable_declaration"
+        return Role(_hoisted_scope(parent) if hoisted else _block_scope(parent), binds=True)
+    if parent.type == "for_in_statement":
+        kind = parent.child_by_field_name("kind")
+        if kind is None or not is_field(pattern, "left"):
             return Role()
-        return Role(_hoisted_scope(outer) if kind.type == "var" else Scope(outer), binds=True)
-    if outer.type in {"catch_clause", "arrow_function"} and is_field(whole, "parameter"):
-        return Role(Scope(outer), binds=True)
-    return _parameter(whole, outer)
+        return Role(_hoisted_scope(parent) if kind.type == "var" else Scope(parent), binds=True)
+    if parent.type in {"catch_clause", "arrow_function"} and is_field(pattern, "parameter"):
+        return Role(Scope(parent), binds=True)
+    return _parameter(pattern, parent)
 
 
 def _pattern(node: Node) -> Node | None:
@@ -138,8 +138,8 @@ def _member(node: Node, parent: Node) -> Role | None:
     owner = _class_of_this(parent) if holder is not None and holder.type == "this" else None
     if owner is None:
         return None
-    assigned = parent.parent is not None and parent.parent.type == "assignment_expression" and is_field(parent, "left")
-    return Role(Scope(owner, members=True), binds=assigned)
+    is_set = parent.parent is not None and parent.parent.type == "assignment_expression" and is_field(parent, "left")
+    return Role(Scope(owner, members=True), binds=is_set)
 
 
 def _block_scope(node: Node) -> Scope | None:

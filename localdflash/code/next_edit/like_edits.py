@@ -50,23 +50,23 @@ class EditShape(NamedTuple):
 def next_like_edit(
     before: ParsedSource, after: ParsedSource, change: Change, earlier: tuple[ParsedSource, Change] | None
 ) -> EditProposal | None:
-    """Return the next node to edit alike. `earlier`: the text before the previous edit, and that edit."""
+    """Return the edit of the next node of the same shape, or None. `earlier`: previous edit and the text before it."""
     edits = list(_edited_nodes(before, after, change))
     shape = _common_shape(list(_edited_nodes(earlier[0], before, earlier[1])), edits) if earlier else None
-    alone = (_literal_shape(one, _context(one.node)[:3]) for one in edits if _is_enough(before, one))
-    if (shape := shape or next(alone, None)) is None:
+    single_edit_shapes = (_literal_shape(one, _context(one.node)[:3]) for one in edits if _is_enough(before, one))
+    if (shape := shape or next(single_edit_shapes, None)) is None:
         return None
     nodes = [node for node in _find(after, shape) if not change.start <= node.start_byte <= change.new_end]
     for node in sorted(nodes, key=lambda node: (node.start_byte < change.start, node.start_byte))[:MAX_TRIED]:
-        found = re.fullmatch(shape.old, after.cut(node))
-        proposal = EditProposal(node.start_byte, node.end_byte, found.expand(shape.new) if found else "", shape)
-        if ParsedSource(after.language, after.applied(proposal)).is_valid:
+        match = re.fullmatch(shape.old, after.text_of(node))
+        proposal = EditProposal(node.start_byte, node.end_byte, match.expand(shape.new) if match else "", shape)
+        if ParsedSource(after.language, after.apply(proposal)).is_valid:
             return proposal
     return None
 
 
 def _edited_nodes(before: ParsedSource, after: ParsedSource, change: Change) -> Iterator[_NodeEdit]:
-    """Yield the named nodes around a change that lie on one line, smallest first."""
+    """Yield the named nodes around a change that are on one line, smallest first."""
     node = edited_node(before, change)
     for _ in range(MAX_LEVELS):
         if node is None or node.parent is None or node.end_byte - node.start_byte > MAX_NODE_BYTES:
@@ -75,7 +75,7 @@ def _edited_nodes(before: ParsedSource, after: ParsedSource, change: Change) -> 
         if node.start_point.row != node.end_point.row or "\n" in new:
             return
         if node.is_named:
-            yield _NodeEdit(node, before.cut(node), new)
+            yield _NodeEdit(node, before.text_of(node), new)
         node = node.parent
 
 
@@ -92,11 +92,11 @@ def _context(node: Node) -> tuple[str, ...]:
     return tuple(context)
 
 
-def _common_shape(ones: Sequence[_NodeEdit], others: Sequence[_NodeEdit]) -> EditShape | None:
+def _common_shape(earlier_edits: Sequence[_NodeEdit], edits: Sequence[_NodeEdit]) -> EditShape | None:
     """Return the shape of two edits: of the largest node with equal texts, else of the smallest similar node."""
     alike, similar = None, []
-    for one in ones:
-        for other in (other for other in others if other.node.type == one.node.type):
+    for one in earlier_edits:
+        for other in (other for other in edits if other.node.type == one.node.type):
             context = _common_start(_context(one.node), _context(other.node))
             if len(context) < min(3, len(_context(one.node))):
                 continue
@@ -117,7 +117,7 @@ def _literal_shape(one: _NodeEdit, context: tuple[str, ...]) -> EditShape:
 
 
 def _unify(one: _NodeEdit, other: _NodeEdit, context: tuple[str, ...]) -> EditShape | None:
-    """Return the shape of two edits if the texts in which they differ are kept by both, else None."""
+    """Return the shape of two edits if both kept the texts in which their nodes differ, else None."""
     varying: list[tuple[str, str]] = []
     old, literals = "", [""]
     for text, differing in _aligned(one.old, other.old):
@@ -174,7 +174,7 @@ def _is_annotation(node: Node) -> bool:
 
 
 def _is_enough(before: ParsedSource, one: _NodeEdit) -> bool:
-    """Return whether one edit is enough: of a callee, string, subscript or `any` that is frequent in the file."""
+    """Return whether one edit is enough for a proposal: of a callee, string, subscript or `any` that is frequent."""
     node, parent = one.node, one.node.parent
     if parent is None or not one.new:
         return False
@@ -194,8 +194,8 @@ def _is_enough(before: ParsedSource, one: _NodeEdit) -> bool:
 def _is_done(source: ParsedSource, node: Node, shape: EditShape) -> bool:
     """Return whether a node, or one of its two ancestors, already has the new text."""
     for one in (node, *(outer for _, outer in islice(outward(node), 2))):
-        found = re.match(shape.done, source.cut(one))
-        if found and one.start_byte + len(found[0].encode()) >= node.end_byte:
+        match = re.match(shape.done, source.text_of(one))
+        if match and one.start_byte + len(match[0].encode()) >= node.end_byte:
             return True
     return False
 
@@ -203,12 +203,12 @@ def _is_done(source: ParsedSource, node: Node, shape: EditShape) -> bool:
 def _find(source: ParsedSource, shape: EditShape) -> Iterator[Node]:
     """Yield the nodes that match a shape and do not have its new text yet, in file order."""
     last = -1
-    for found in re.finditer(re.escape(shape.literal.encode()), source.bytes):
-        node = source.root.descendant_for_byte_range(found.start(), found.end())
+    for match in re.finditer(re.escape(shape.literal.encode()), source.bytes):
+        node = source.root.descendant_for_byte_range(match.start(), match.end())
         for _ in range(MAX_LEVELS):
             if node is None or node.start_point.row != node.end_point.row:
                 break
-            text = source.cut(node)
+            text = source.text_of(node)
             if (
                 node.start_byte > last
                 and _context(node)[: len(shape.context)] == shape.context

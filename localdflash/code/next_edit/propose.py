@@ -29,15 +29,15 @@ class Proposer:
         change = difference(before.bytes, after.bytes) if before else None
         if before is None or change is None or change.old_end + change.new_end - 2 * change.start > MAX_CHANGE_BYTES:
             return None
-        found = self._propose_rename(before, after, change) or next_argument(before, after, change)
-        if found is None:
+        proposal = self._propose_rename(before, after, change) or next_argument(before, after, change)
+        if proposal is None:
             earlier = next(valid, None)
             last = difference(earlier.bytes, before.bytes) if earlier else None
             previous = (earlier, last) if earlier and last else None
-            found = next_repetition(before, after, change, previous)
-            if found is None and self._rename_run is None:  # a rename in progress already knows all its sites
-                found = next_like_edit(before, after, change, previous)
-        return (found, after) if found else None
+            proposal = next_repetition(before, after, change, previous)
+            if proposal is None and self._rename_run is None:  # a rename in progress already knows all its sites
+                proposal = next_like_edit(before, after, change, previous)
+        return (proposal, after) if proposal else None
 
     def _propose_rename(self, before: ParsedSource, after: ParsedSource, change: Change) -> EditProposal | None:
         if self._rename_run is None or not self._rename_run.follow(before, after, change):

@@ -43,28 +43,28 @@ def scopes(node: Node) -> Iterator[Scope]:
 
 def method_class(function: Node) -> Node | None:
     """Return the class of a method; None for a static method or a function outside of classes."""
-    outer = function.parent
-    if outer is not None and outer.type == "decorated_definition":
-        if any(b"staticmethod" in (one.text or b"") for one in outer.children if one.type == "decorator"):
+    parent = function.parent
+    if parent is not None and parent.type == "decorated_definition":
+        if any(b"staticmethod" in (one.text or b"") for one in parent.children if one.type == "decorator"):
             return None
-        outer = outer.parent
-    owner = outer.parent if outer is not None and outer.type == "block" else None
+        parent = parent.parent
+    owner = parent.parent if parent is not None and parent.type == "block" else None
     return owner if owner is not None and owner.type == "class_definition" else None
 
 
 def parameter_name(parameter: Node) -> Node | None:
     """Return the identifier of a parameter; None for a lone `*` or `/`."""
-    named = parameter.child_by_field_name("name")
-    if named is None and parameter.type in {"typed_parameter", *_SPLATS}:
-        named = parameter.named_children[0]
-    named = named or parameter
-    if named.type in _SPLATS:
-        named = named.named_children[0]
-    return named if named.type == "identifier" else None
+    identifier = parameter.child_by_field_name("name")
+    if identifier is None and parameter.type in {"typed_parameter", *_SPLATS}:
+        identifier = parameter.named_children[0]
+    identifier = identifier or parameter
+    if identifier.type in _SPLATS:
+        identifier = identifier.named_children[0]
+    return identifier if identifier.type == "identifier" else None
 
 
 def _is_scope_for(parent: Node, child: Node, below: Node | None) -> bool:
-    """Return whether `parent` is a scope for a name within `child`, which contains `below`, which contains the name."""
+    """Return whether `parent` is a scope for a name in `below`, a child of `child`, which is a child of `parent`."""
     if parent.type in _FUNCTIONS:
         return is_field(child, "body")
     return parent.type in _COMPREHENSIONS and not _is_first_iterable(parent, child, below)
@@ -141,8 +141,8 @@ def _function_of_parameter(node: Node) -> Node | None:
 
 def _is_type_parameter(parent: Node) -> bool:
     outer = parent.parent
-    declared = parent.type == "type" and outer is not None and outer.type == "type_parameter"
-    return declared and outer is not None and outer.parent is not None and outer.parent.type != "generic_type"
+    is_in_list = parent.type == "type" and outer is not None and outer.type == "type_parameter"
+    return is_in_list and outer is not None and outer.parent is not None and outer.parent.type != "generic_type"
 
 
 def _member(node: Node, attribute: Node) -> Role | None:
@@ -156,9 +156,9 @@ def _member(node: Node, attribute: Node) -> Role | None:
 def _class_of_self(holder: Node) -> Node | None:
     """Return the class whose method has this identifier as its first parameter (`self` or `cls`), or None."""
     for _, function in outward(holder):
-        listed = function.child_by_field_name("parameters") if function.type in _FUNCTIONS else None
-        named = [parameter_name(one) for one in listed.named_children] if listed is not None else []
-        texts = [one.text for one in named if one is not None]
+        parameters = function.child_by_field_name("parameters") if function.type in _FUNCTIONS else None
+        names = [parameter_name(one) for one in parameters.named_children] if parameters is not None else []
+        texts = [one.text for one in names if one is not None]
         if holder.text in texts:
             return method_class(function) if texts[0] == holder.text else None
     return None

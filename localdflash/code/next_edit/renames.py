@@ -52,15 +52,15 @@ class RenameRun:
         return True
 
     def proposal(self, after: ParsedSource, change: Change) -> EditProposal | None:
-        """Propose the next site after a change, or else the first one left; None if none is left."""
-        left = [(self._current_offset(site.start), site) for site in self.sites if site.start not in self.growths]
-        following = [pair for pair in left if pair[0] > change.start]
-        if not left:
+        """Propose the next site after a change, else the first remaining site; None if no site remains."""
+        remaining = [(self._current_offset(site.start), site) for site in self.sites if site.start not in self.growths]
+        sites_after = [pair for pair in remaining if pair[0] > change.start]
+        if not remaining:
             return None
-        start, site = (following or left)[0]
-        found = EditProposal(start, start + len(self.rename.old.encode()), site.text, self.rename)
-        self.offered = site, after.applied(found)
-        return found
+        start, site = (sites_after or remaining)[0]
+        proposal = EditProposal(start, start + len(self.rename.old.encode()), site.text, self.rename)
+        self.offered = site, after.apply(proposal)
+        return proposal
 
     def _find_renamed_site(self, before: ParsedSource, after: ParsedSource, change: Change) -> _RenameSite | None:
         if self.offered and after.text == self.offered[1]:
@@ -90,14 +90,14 @@ def start_rename(before: ParsedSource, after: ParsedSource, change: Change) -> R
     if rename is None or site is None:
         return None
     names = BindingIndex(before)
-    one = names.at(site)
-    if one is None or names.is_unclear(rename.old) or names.is_unclear(rename.new):
+    occurrence = names.at(site)
+    if occurrence is None or names.is_unclear(rename.old) or names.is_unclear(rename.new):
         return None
-    scope = names.scope(one)
+    scope = names.scope(occurrence)
     if scope is None:
-        return _dangling_rename(after, one, rename)
+        return _dangling_rename(after, occurrence, rename)
     references = names.references(rename.old, scope)
-    if not _is_rename(before, names, one, references, rename):
+    if not _is_rename(before, names, occurrence, references, rename):
         return None
     nodes = [use.node for use in references] + _keywords(before, names, rename.old, scope)
     nodes += find_typed_uses(before, names, rename.old, scope)
@@ -108,16 +108,16 @@ def start_rename(before: ParsedSource, after: ParsedSource, change: Change) -> R
 def _keywords(source: ParsedSource, names: BindingIndex, name: str, scope: Scope) -> list[Node]:
     """Return the keywords that pass a renamed Python parameter in calls of its function."""
     parameters = scope.node.child_by_field_name("parameters")
-    named = name_of(source, parameters) if parameters is not None else None
-    function = names.at(named) if named is not None else None
+    name_node = name_of(source, parameters) if parameters is not None else None
+    function = names.at(name_node) if name_node is not None else None
     if source.language != "python" or parameters is None or function is None:
         return []
     sites = (one.node.start_byte for one in names.bindings(name, scope))
     if not any(parameters.start_byte < start < parameters.end_byte for start in sites):
         return []  # another variable of the function
-    given = (argument for call in calls(source, names, function) for argument in call.items)
-    found = (argument.child_by_field_name("name") for argument in given if keyword(source, argument) == name)
-    return [node for node in found if node is not None]
+    arguments = (argument for call in calls(source, names, function) for argument in call.items)
+    keywords = (argument.child_by_field_name("name") for argument in arguments if keyword(source, argument) == name)
+    return [node for node in keywords if node is not None]
 
 
 def _site(node: Node, rename: Rename) -> _RenameSite:
@@ -125,41 +125,41 @@ def _site(node: Node, rename: Rename) -> _RenameSite:
 
 
 def _is_rename(
-    source: ParsedSource, names: BindingIndex, one: Occurrence, references: list[Occurrence], rename: Rename
+    source: ParsedSource, names: BindingIndex, occurrence: Occurrence, references: list[Occurrence], rename: Rename
 ) -> bool:
-    """Return whether a change renamed a thing, rather than replaced a use of it by a use of another thing."""
-    inside = references[0].role.scope or names.scope(references[0])
-    if inside is None or names.visible(rename.new, one.node) is not None:
+    """Return whether a change renamed a definition, rather than replaced one use by a use of another definition."""
+    scope = references[0].role.scope or names.scope(references[0])
+    if scope is None or names.visible(rename.new, occurrence.node) is not None:
         return False
-    builtin = source.language == "python" and rename.new in _BUILTINS
+    is_builtin = source.language == "python" and rename.new in _BUILTINS
     for other in names.occurrences(rename.new):  # the new name is already in use where the old one is bound
-        near = inside.node.start_byte <= other.node.start_byte < inside.node.end_byte
-        if near and (names.scope(other) or rename.new in _BUILTINS):
+        is_in_scope = scope.node.start_byte <= other.node.start_byte < scope.node.end_byte
+        if is_in_scope and (names.scope(other) or rename.new in _BUILTINS):
             return False
-    bound = [other for other in references if other.role.binds]
-    if one.role.binds and not one.role.imported:
-        return one == bound[0]  # changing a later assignment may introduce a new variable
-    if not one.role.binds and any(other.role.imported for other in bound):
+    bindings = [other for other in references if other.role.binds]
+    if occurrence.role.binds and not occurrence.role.imported:
+        return occurrence == bindings[0]  # changing a later assignment may introduce a new variable
+    if not occurrence.role.binds and any(other.role.imported for other in bindings):
         return False  # more likely a use of another imported name
-    if one.node.type in SHORTHAND or builtin:
+    if occurrence.node.type in SHORTHAND or is_builtin:
         return False
     return SequenceMatcher(None, rename.old.lower(), rename.new.lower()).ratio() >= MIN_SIMILARITY
 
 
-def _dangling_rename(after: ParsedSource, one: Occurrence, rename: Rename) -> RenameRun | None:
-    """Return a rename of all uses of an unbound name, one of which was changed to a bound name."""
-    names, (old, new), start = BindingIndex(after), rename, one.node.start_byte
-    fresh = after.leaf(start, start + len(new.encode()))
-    known = names.at(fresh) if fresh is not None else None
-    if known is None or one.role.binds or (after.language == "python" and old in _BUILTINS):
+def _dangling_rename(after: ParsedSource, occurrence: Occurrence, rename: Rename) -> RenameRun | None:
+    """Return a rename of all uses of an unbound name after one use was changed to a bound name, or None."""
+    names, (old, new), start = BindingIndex(after), rename, occurrence.node.start_byte
+    leaf = after.leaf(start, start + len(new.encode()))
+    new_occurrence = names.at(leaf) if leaf is not None else None
+    if new_occurrence is None or occurrence.role.binds or (after.language == "python" and old in _BUILTINS):
         return None
-    scope = names.scope(known)
+    scope = names.scope(new_occurrence)
     if scope is None or b"import *" in after.bytes:
         return None
-    others = [other for other in names.occurrences(old) if not other.role.binds and names.scope(other) is None]
-    if known.role.scope is not None:  # a member
-        same = [other for other in others if other.role.scope == scope]
+    unbound_uses = [other for other in names.occurrences(old) if not other.role.binds and names.scope(other) is None]
+    if new_occurrence.role.scope is not None:  # a member
+        uses = [other for other in unbound_uses if other.role.scope == scope]
     else:
-        plain = [other for other in others if other.role.scope is None]
-        same = [other for other in plain if names.visible(new, other.node) == scope]
-    return RenameRun(rename, [_site(other.node, rename) for other in same], {}, after.text)
+        variables = [other for other in unbound_uses if other.role.scope is None]
+        uses = [other for other in variables if names.visible(new, other.node) == scope]
+    return RenameRun(rename, [_site(other.node, rename) for other in uses], {}, after.text)

@@ -50,7 +50,7 @@ class _Edit(NamedTuple):
 def next_repetition(
     before: ParsedSource, after: ParsedSource, change: Change, earlier: tuple[ParsedSource, Change] | None
 ) -> EditProposal | None:
-    """Return the next repetition of `change`. `earlier`: the text before the previous edit, and that edit."""
+    """Return the next repetition of `change`, or None. `earlier`: the text before the previous edit, and that edit."""
     edit = _parse_edit(before, after, change)
     if edit is None:
         return None
@@ -59,8 +59,8 @@ def next_repetition(
     if not twice and not _is_enough_alone(edit):
         return None
     for statement in islice(_following(edit.statement), MAX_STATEMENTS if twice else 1):
-        if found := _repeat(before, change, edit.pattern, statement, around=bool(twice)):
-            return found
+        if proposal := _repeat(before, change, edit.pattern, statement, around=bool(twice)):
+            return proposal
     return None
 
 
@@ -71,7 +71,7 @@ def _parse_edit(before: ParsedSource, after: ParsedSource, change: Change) -> _E
     statement = _statement(before, node)
     if statement is None:
         return None
-    old = before.cut(node)
+    old = before.text_of(node)
     new = after.bytes[node.start_byte : node.end_byte + change.growth].decode("utf-8", "replace")
     return _Edit(EditPattern(_path(statement, node), old, new, _added_around(old, new)), node, statement)
 
@@ -79,20 +79,20 @@ def _parse_edit(before: ParsedSource, after: ParsedSource, change: Change) -> _E
 def _added_around(old: str, new: str) -> tuple[str, str] | None:
     """Return the texts added before and after `old`; None unless `old` is exactly once in `new`, as whole words."""
     before, after = (r"(?<![\w$])" if old[:1].isalnum() else ""), (r"(?![\w$])" if old[-1:].isalnum() else "")
-    found = [*re.finditer(before + re.escape(old) + after, new)]
-    return (new[: found[0].start()], new[found[0].end() :]) if old and len(found) == 1 else None
+    matches = [*re.finditer(before + re.escape(old) + after, new)]
+    return (new[: matches[0].start()], new[matches[0].end() :]) if old and len(matches) == 1 else None
 
 
 def edited_node(source: ParsedSource, change: Change) -> Node | None:
-    """Return the smallest node around the replaced text; for an insertion, the leaf next to it."""
+    """Return the smallest node around the replaced text; for an insertion, the leaf next to it, or None."""
     start, end = change.start, change.old_end
     if start < end or not start:
         return source.root.descendant_for_byte_range(start, end)
     behind = source.root.descendant_for_byte_range(start - 1, start)
     ahead = source.root.descendant_for_byte_range(start, start + 1)
-    touching = [one for one in (behind, ahead) if one is not None and start in (one.start_byte, one.end_byte)]
-    leaves = [one for one in touching if one.child_count == 0]
-    return next((one for one in leaves if one.is_named), leaves[0] if leaves else ahead)
+    touching = [node for node in (behind, ahead) if node is not None and start in (node.start_byte, node.end_byte)]
+    leaves = [node for node in touching if node.child_count == 0]
+    return next((node for node in leaves if node.is_named), leaves[0] if leaves else ahead)
 
 
 def _statement(source: ParsedSource, node: Node) -> Node | None:
@@ -108,22 +108,22 @@ def _statement(source: ParsedSource, node: Node) -> Node | None:
 
 def _following(statement: Node) -> Iterator[Node]:
     """Yield the siblings after a statement on later lines, up to the first sibling of another type."""
-    one = statement
-    while (other := one.next_named_sibling) is not None and other.type == statement.type:
-        if other.start_point.row <= one.end_point.row:
+    current = statement
+    while (sibling := current.next_named_sibling) is not None and sibling.type == statement.type:
+        if sibling.start_point.row <= current.end_point.row:
             return
-        yield other
-        one = other
+        yield sibling
+        current = sibling
 
 
 def _follows(edit: _Edit, last: _Edit, last_change: Change) -> bool:
     """Return whether the previous edit was in one of the `MAX_STATEMENTS` statements before this edit."""
-    starts = {last_change.moved(last.statement.start_byte), last.statement.start_byte}
-    one = edit.statement.prev_named_sibling
+    starts = {last_change.to_new_offset(last.statement.start_byte), last.statement.start_byte}
+    sibling = edit.statement.prev_named_sibling
     for _ in range(MAX_STATEMENTS):
-        if one is not None and one.start_byte in starts:
+        if sibling is not None and sibling.start_byte in starts:
             return True
-        one = one.prev_named_sibling if one is not None else None
+        sibling = sibling.prev_named_sibling if sibling is not None else None
     return False
 
 
@@ -144,9 +144,9 @@ def _path(statement: Node, node: Node) -> tuple[_PathStep, ...]:
 
 def _step(parent: Node, node: Node) -> _PathStep:
     number = next(number for number, child in enumerate(parent.children) if child == node)
-    named = parent.field_name_for_child(number)
-    if named and parent.child_by_field_name(named) == node:
-        return _PathStep(named, node.type)
+    field = parent.field_name_for_child(number)
+    if field and parent.child_by_field_name(field) == node:
+        return _PathStep(field, node.type)
     last = number == parent.child_count - 1 and number > 0
     return _PathStep(-1 if last else number, node.type)  # -1: also matches the last child of a longer list
 
@@ -154,12 +154,12 @@ def _step(parent: Node, node: Node) -> _PathStep:
 def _find(node: Node, path: tuple[_PathStep, ...]) -> Node | None:
     for step in path[1:]:
         if isinstance(step.field, str):
-            below = node.child_by_field_name(step.field)
+            child = node.child_by_field_name(step.field)
         else:
-            below = node.children[step.field] if step.field < node.child_count else None
-        if below is None or below.type != step.type:
+            child = node.children[step.field] if step.field < node.child_count else None
+        if child is None or child.type != step.type:
             return None
-        node = below
+        node = child
     return node
 
 
@@ -169,14 +169,14 @@ def _repeat(
     node = _find(statement, pattern.path)
     if node is None or node.start_point.row != node.end_point.row:
         return None
-    old = before.cut(node)
+    old = before.text_of(node)
     if old == pattern.old:
         new = pattern.new
     elif around and pattern.around is not None and old != pattern.new:
         new = pattern.around[0] + old + pattern.around[1]
     else:
         return None
-    start, end = change.moved(node.start_byte), change.moved(node.end_byte)
+    start, end = change.to_new_offset(node.start_byte), change.to_new_offset(node.end_byte)
     if new.startswith(old):
         return EditProposal(end, end, new[len(old) :], pattern)
     if new.endswith(old):

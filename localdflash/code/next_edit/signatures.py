@@ -27,7 +27,7 @@ class Parameter(NamedTuple):
 
 @dataclass(frozen=True)
 class Call:
-    """Call: the called identifier, the argument list with its brackets, its entries, and the keywords among them."""
+    """Call: called identifier, argument list with its brackets, arguments, and names of the keyword arguments."""
 
     name: Occurrence
     brackets: Node
@@ -51,15 +51,19 @@ class Function:
         """Return whether a call with these arguments is valid: none is missing, surplus or passed twice."""
         end = self._first_variadic()
         plain, keyword_only = self.parameters[self.hidden : end], [one for one in self.parameters[end:] if not one.rest]
-        rests = {parameter.rest for parameter in self.parameters}
-        if positional > len(plain) and not rests & {"list_splat_pattern", "rest_pattern"}:
+        variadics = {parameter.rest for parameter in self.parameters}
+        if positional > len(plain) and not variadics & {"list_splat_pattern", "rest_pattern"}:
             return False
         if {parameter.name for parameter in plain[:positional]} & {*keywords}:
             return False
-        left = plain[positional:] + keyword_only
-        if not set(keywords) <= {one.name for one in left} and "dictionary_splat_pattern" not in rests:
+        remaining = plain[positional:] + keyword_only
+        if not set(keywords) <= {one.name for one in remaining} and "dictionary_splat_pattern" not in variadics:
             return False
-        return all(one.optional or one.name in keywords for one in left)
+        return all(parameter.optional or parameter.name in keywords for parameter in remaining)
+
+    def fits_call(self, call: Call) -> bool:
+        """Return whether a call is valid for this signature."""
+        return self.fits(call.positional, call.keywords)
 
     def index_of(self, position: int, keyword: str) -> int | None:
         """Return the index of the parameter that receives an argument: by `keyword` if not "", else by position."""
@@ -79,8 +83,8 @@ def items(node: Node) -> list[Node]:
 
 def keyword(source: ParsedSource, argument: Node) -> str:
     """Return the keyword of an argument; "" if it is positional."""
-    named = argument.child_by_field_name("name") if argument.type == "keyword_argument" else None
-    return source.cut(named) if named is not None else ""
+    name = argument.child_by_field_name("name") if argument.type == "keyword_argument" else None
+    return source.text_of(name) if name is not None else ""
 
 
 def call_with(source: ParsedSource, names: BindingIndex, arguments: Node) -> Call | None:
@@ -88,13 +92,13 @@ def call_with(source: ParsedSource, names: BindingIndex, arguments: Node) -> Cal
     call = arguments.parent
     if call is None or call.type not in _CALLS:
         return None
-    called = call.child_by_field_name("function") or call.child_by_field_name("constructor")
-    while called is not None and called.type in {"attribute", "member_expression"}:
-        called = called.child_by_field_name("attribute") or called.child_by_field_name("property")
-    name, given = names.at(called) if called is not None else None, items(arguments)
-    if name is None or any(one.type in _SPREAD for one in given):
+    callee = call.child_by_field_name("function") or call.child_by_field_name("constructor")
+    while callee is not None and callee.type in {"attribute", "member_expression"}:
+        callee = callee.child_by_field_name("attribute") or callee.child_by_field_name("property")
+    name, entries = names.at(callee) if callee is not None else None, items(arguments)
+    if name is None or any(one.type in _SPREAD for one in entries):
         return None
-    return Call(name, arguments, given, tuple(filter(None, (keyword(source, one) for one in given))))
+    return Call(name, arguments, entries, tuple(filter(None, (keyword(source, one) for one in entries))))
 
 
 def function_with(source: ParsedSource, parameters: Node, *, as_member: bool) -> Function | None:
@@ -109,73 +113,72 @@ def function_with(source: ParsedSource, parameters: Node, *, as_member: bool) ->
 def called_function(source: ParsedSource, names: BindingIndex, call: Call) -> Function | None:
     """Return the function in this file that a call refers to; None unless there is exactly one."""
     scope = names.scope(call.name)
-    bound = names.bindings(source.cut(call.name.node), scope) if scope else []
-    parameters = _parameter_list_of(source, bound[0].node) if len(bound) == 1 else None
+    bindings = names.bindings(source.text_of(call.name.node), scope) if scope else []
+    parameters = _parameter_list_of(source, bindings[0].node) if len(bindings) == 1 else None
     if parameters is None or scope is None:
         return None
-    made = bound[0].node.parent is not None and "class" in bound[0].node.parent.type
-    return function_with(source, parameters, as_member=scope.members or made)
+    is_constructed = bindings[0].node.parent is not None and "class" in bindings[0].node.parent.type
+    return function_with(source, parameters, as_member=scope.members or is_constructed)
 
 
 def name_of(source: ParsedSource, parameters: Node) -> Node | None:
-    """Return the identifier by which the function with this parameter list is called: a constructor by its class."""
+    """Return the name node of the function with this parameter list, or of a constructor's class; None if unnamed."""
     function = parameters.parent
-    named = function.child_by_field_name("name") if function is not None else None
-    if named is None and function is not None and function.parent is not None and is_field(function, "value"):
-        named = function.parent.child_by_field_name("name")
-    if named is None or source.cut(named) not in _CONSTRUCTORS:
-        return named
-    owner: Node | None = named
-    while owner is not None and "class" not in owner.type.split("_"):
-        owner = owner.parent
-        if owner is not None and owner.type == "class_body":
-            owner = owner.parent
-    return owner.child_by_field_name("name") if owner is not None else None
+    name = function.child_by_field_name("name") if function is not None else None
+    if name is None and function is not None and function.parent is not None and is_field(function, "value"):
+        name = function.parent.child_by_field_name("name")
+    if name is None or source.text_of(name) not in _CONSTRUCTORS:
+        return name
+    class_node: Node | None = name
+    while class_node is not None and "class" not in class_node.type.split("_"):
+        class_node = class_node.parent
+        if class_node is not None and class_node.type == "class_body":
+            class_node = class_node.parent
+    return class_node.child_by_field_name("name") if class_node is not None else None
 
 
 def calls(source: ParsedSource, names: BindingIndex, name: Occurrence) -> list[Call]:
     """Return all calls of the function bound at an identifier, in file order."""
     scope = names.scope(name)
-    found = []
-    for one in names.references(source.cut(name.node), scope) if scope else ():
-        called = one.node
-        while called.parent is not None and called.parent.type in {"attribute", "member_expression"}:
-            called = called.parent
-        if called.parent is None or called.parent.type not in _CALLS or is_field(called, "arguments"):
+    results = []
+    for occurrence in names.references(source.text_of(name.node), scope) if scope else ():
+        callee = occurrence.node
+        while callee.parent is not None and callee.parent.type in {"attribute", "member_expression"}:
+            callee = callee.parent
+        if callee.parent is None or callee.parent.type not in _CALLS or is_field(callee, "arguments"):
             continue
-        listed = called.parent.child_by_field_name("arguments")
-        call = call_with(source, names, listed) if listed is not None else None
-        if call and call.name.node == one.node:
-            found.append(call)
-    return found
+        arguments = callee.parent.child_by_field_name("arguments")
+        call = call_with(source, names, arguments) if arguments is not None else None
+        if call and call.name.node == occurrence.node:
+            results.append(call)
+    return results
 
 
 def _parameter_list_of(source: ParsedSource, name: Node) -> Node | None:
-    defined = name.parent
-    if defined is None:
+    definition = name.parent
+    if definition is None:
         return None
-    value = defined.child_by_field_name("value")
-    if "class" in defined.type:
-        body = defined.child_by_field_name("body")
+    value = definition.child_by_field_name("value")
+    if "class" in definition.type:
+        body = definition.child_by_field_name("body")
         members = [one.child_by_field_name("definition") or one for one in body.named_children] if body else []
         names = [(one, one.child_by_field_name("name")) for one in members]
-        made = [one for one, named in names if named is not None and source.cut(named) in _CONSTRUCTORS]
-        defined = made[0] if len(made) == 1 else None
+        constructors = [one for one, named in names if named is not None and source.text_of(named) in _CONSTRUCTORS]
+        definition = constructors[0] if len(constructors) == 1 else None
     elif value is not None and value.type in {"arrow_function", "function_expression"}:
-        defined = value
-    return defined.child_by_field_name("parameters") if defined is not None else None
+        definition = value
+    return definition.child_by_field_name("parameters") if definition is not None else None
 
 
 def _parameter(source: ParsedSource, node: Node) -> Parameter:
-    named: Node | None
+    identifier: Node | None
     if source.language == "python":
-        named = python_names.parameter_name(node)
+        identifier = python_names.parameter_name(node)
         inner = node.named_children[0] if node.type == "typed_parameter" else node
     else:
         inner = node.child_by_field_name("pattern") or node.child_by_field_name("left") or node
-        named = inner if inner.type == "identifier" else None
+        identifier = inner if inner.type == "identifier" else None
     has_default = node.child_by_field_name("value") is not None
     optional = has_default or node.type in {"optional_parameter", "assignment_pattern"}
-    return Parameter(
-        source.cut(named) if named is not None else "", optional, inner.type if inner.type in _VARIADIC else ""
-    )
+    name = source.text_of(identifier) if identifier is not None else ""
+    return Parameter(name, optional, inner.type if inner.type in _VARIADIC else "")

@@ -1,6 +1,6 @@
 """Data types of the rules: parsed texts, the change between two texts, and the roles of identifiers.
 
-Offsets are in UTF-8 bytes, as in tree-sitter; only `ParsedSource.place` counts characters.
+Offsets are in UTF-8 bytes, as in tree-sitter; only `ParsedSource.line_and_column` counts characters.
 """
 
 import re
@@ -29,7 +29,7 @@ class Change:
         """Return the number of bytes that the text grew by."""
         return self.new_end - self.old_end
 
-    def moved(self, offset: int) -> int:
+    def to_new_offset(self, offset: int) -> int:
         """Return the offset in the new text of an old offset outside of the change."""
         return offset + self.growth if offset >= self.old_end else offset
 
@@ -59,16 +59,16 @@ class ParsedSource:
         """Return whether the text has no syntax errors."""
         return not self.root.has_error
 
-    def cut(self, node: Node) -> str:
+    def text_of(self, node: Node) -> str:
         """Return the text of a node."""
         return self.bytes[node.start_byte : node.end_byte].decode("utf-8", "replace")
 
-    def place(self, offset: int) -> tuple[int, int]:
+    def line_and_column(self, offset: int) -> tuple[int, int]:
         """Return line and column of an offset, both 0-based, the column in characters."""
         start = self.bytes.rfind(b"\n", 0, offset) + 1
         return self.bytes.count(b"\n", 0, start), len(self.bytes[start:offset].decode("utf-8", "replace"))
 
-    def applied(self, proposal: EditProposal) -> str:
+    def apply(self, proposal: EditProposal) -> str:
         """Return the text with a proposal accepted."""
         head, tail = self.bytes[: proposal.start], self.bytes[proposal.end :]
         return head.decode("utf-8", "replace") + proposal.text + tail.decode("utf-8", "replace")
@@ -81,13 +81,13 @@ class ParsedSource:
 
     def leaves_called(self, name: str) -> Iterator[Node]:
         """Yield the leaves with this text, in file order."""
-        spelled = name.encode()
-        at = self.bytes.find(spelled)
+        name_bytes = name.encode()
+        at = self.bytes.find(name_bytes)
         while at >= 0:
-            start, end = self.word(at, at + len(spelled))
-            if end - start == len(spelled) and (leaf := self.leaf(start, end)) is not None:
+            start, end = self.word(at, at + len(name_bytes))
+            if end - start == len(name_bytes) and (leaf := self.leaf(start, end)) is not None:
                 yield leaf
-            at = self.bytes.find(spelled, max(end, at + 1))
+            at = self.bytes.find(name_bytes, max(end, at + 1))
 
     def word(self, start: int, end: int) -> tuple[int, int]:
         """Return start and end of a range extended to whole words."""
@@ -103,20 +103,20 @@ class ParsedSource:
 
 
 def difference(before: bytes, after: bytes) -> Change | None:
-    """Return the smallest change from one text to the other; None if they are equal."""
+    """Return the shortest replacement that turns `before` into `after`; None if they are equal."""
     if before == after:
         return None
     shorter = min(len(before), len(after))
     lengths = range(1, shorter + 1)  # bisected by a key that is False, then True
     head = bisect_left(lengths, True, key=lambda length: not before.startswith(after[:length]))
-    rest = lengths[: shorter - head]
-    tail = bisect_left(rest, True, key=lambda length: not before.endswith(after[len(after) - length :]))
+    tail_lengths = lengths[: shorter - head]
+    tail = bisect_left(tail_lengths, True, key=lambda length: not before.endswith(after[len(after) - length :]))
     return Change(head, len(before) - tail, len(after) - tail)
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Node that binds names. `members`: a class as the holder of its members, not of its body's local names."""
+    """Node that can bind names. `members`: the names are members of a class, not local names."""
 
     node: Node
     members: bool = False
@@ -126,7 +126,7 @@ class Scope:
 class Role:
     """Role of an identifier. The default is the use of a name that must be looked up."""
 
-    scope: Scope | None = None  # that binds the name, or the class of a member; None: to be looked up
+    scope: Scope | None = None  # scope that binds the name, or class of a member; None: must be looked up
     binds: bool = False
     imported: bool = False
     declares_outer: bool = False  # `global`, `nonlocal`

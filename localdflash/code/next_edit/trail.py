@@ -23,7 +23,7 @@ class _Offer:
 
 
 class EditTrail:
-    """Edits of one document and its offered proposals. Changes that touch form one edit. Texts have LF line ends."""
+    """Edits and offered proposals of one document. Adjacent changes form one edit. Texts have LF line ends."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -32,7 +32,7 @@ class EditTrail:
         self._start = self._end = (-1, 0)  # range of the current edit
         self._edit_count = 0  # edits begun in the current notification
         self._offered: _Offer | None = None
-        self._accepted: _Offer | None = None  # the last one
+        self._accepted: _Offer | None = None  # the last accepted proposal
         self._rejected: deque[Hashable] = deque(maxlen=MAX_REMEMBERED)  # patterns of proposals
 
     def edited(self, line: int, old: Sequence[str], new: Sequence[str], text: str) -> None:
@@ -69,7 +69,7 @@ class EditTrail:
         return [*self._steps, self.text]
 
     def offer(self, proposal: EditProposal, accepted: str) -> bool:
-        """Record a proposal and the text after accepting it; return False if the user rejected one of its pattern."""
+        """Record a proposal and the text after it is accepted; return False if its pattern was rejected before."""
         if proposal.pattern in self._rejected:
             return False
         self._offered = _Offer(proposal, self.text, accepted)
@@ -95,20 +95,20 @@ def _changed_range(line: int, old: Sequence[str], new: Sequence[str]) -> tuple[P
     if not old or not new:
         return (line, 0), (line + len(old), 0), (line + len(new), 0)
     head = _common_length(old[0], new[0])
-    kept = [lines[-1][head:] if len(lines) == 1 else lines[-1] for lines in (old, new)]
-    tail = _common_length(kept[0][::-1], kept[1][::-1])
+    remaining = [lines[-1][head:] if len(lines) == 1 else lines[-1] for lines in (old, new)]
+    tail = _common_length(remaining[0][::-1], remaining[1][::-1])
     old_end = (line + len(old) - 1, len(old[-1]) - tail)
     return (line, head), old_end, (line + len(new) - 1, len(new[-1]) - tail)
 
 
-def _word_start(place: Position, line: int, lines: Sequence[str]) -> Position:
-    head = lines[place[0] - line][: place[1]] if place[0] - line < len(lines) else ""
-    return place[0], place[1] - len(head) + len(_LAST_WORD.sub("", head))
+def _word_start(position: Position, line: int, lines: Sequence[str]) -> Position:
+    head = lines[position[0] - line][: position[1]] if position[0] - line < len(lines) else ""
+    return position[0], position[1] - len(head) + len(_LAST_WORD.sub("", head))
 
 
-def _word_end(place: Position, line: int, lines: Sequence[str]) -> Position:
-    tail = lines[place[0] - line][place[1] :] if place[0] - line < len(lines) else ""
-    return place[0], place[1] + len(tail) - len(_FIRST_WORD.sub("", tail))
+def _word_end(position: Position, line: int, lines: Sequence[str]) -> Position:
+    tail = lines[position[0] - line][position[1] :] if position[0] - line < len(lines) else ""
+    return position[0], position[1] + len(tail) - len(_FIRST_WORD.sub("", tail))
 
 
 def _common_length(one: str, other: str) -> int:
@@ -116,7 +116,7 @@ def _common_length(one: str, other: str) -> int:
     return next((at for at in range(shorter) if one[at] != other[at]), shorter)
 
 
-def _moved(place: Position, old_end: Position, new_end: Position) -> Position:
-    if place[0] > old_end[0]:
-        return place[0] + new_end[0] - old_end[0], place[1]
-    return new_end[0], place[1] + new_end[1] - old_end[1]
+def _moved(position: Position, old_end: Position, new_end: Position) -> Position:
+    if position[0] > old_end[0]:
+        return position[0] + new_end[0] - old_end[0], position[1]
+    return new_end[0], position[1] + new_end[1] - old_end[1]

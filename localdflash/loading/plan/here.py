@@ -46,11 +46,11 @@ def assess_pair(pair: PairEntry) -> PairAssessment:
     backend, room = _backend(pair)
     untried = pair.origin == shipped_file() and not pair.ran
     fits = backend is not None and needed_bytes(pair) <= room
-    read = _pair_bytes_per_token(pair) if fits else None
-    if read is None:
+    token_bytes = _pair_bytes_per_token(pair) if fits else None
+    if token_bytes is None:
         return PairAssessment(backend, fits, untried, None, None)
     bandwidth = measurements.bandwidth(on_gpu=backend == "cuda")
-    return PairAssessment(backend, fits, untried, tokens_per_second(bandwidth.value, round(read)), bandwidth)
+    return PairAssessment(backend, fits, untried, tokens_per_second(bandwidth.value, round(token_bytes)), bandwidth)
 
 
 def why_not(pair: PairEntry) -> str:
@@ -100,27 +100,27 @@ def _pair_bytes_per_token(pair: PairEntry) -> float | None:
 
 def bytes_per_token(header: GGUFHeader) -> int:
     """Return the bytes of weights that a token reads: active experts, and the embedding table only as the head."""
-    gathered = "token_embd.weight" if "output.weight" in header.tensors else ""
-    count = number_of(header, "expert_count") or 1
-    used = number_of(header, "expert_used_count") or count
-    dense, experts = 0, 0
+    lookup_table = "token_embd.weight" if "output.weight" in header.tensors else ""
+    expert_count = number_of(header, "expert_count") or 1
+    active_experts = number_of(header, "expert_used_count") or expert_count
+    dense_bytes, expert_bytes = 0, 0
     for name, info in header.tensors.items():
         if "_exps" in name:
-            experts += info.nbytes
-        elif name != gathered:
-            dense += info.nbytes
-    return dense + experts * used // count
+            expert_bytes += info.nbytes
+        elif name != lookup_table:
+            dense_bytes += info.nbytes
+    return dense_bytes + expert_bytes * active_experts // expert_count
 
 
 def count_weights(header: GGUFHeader) -> tuple[int, int]:
     """Return the number of weights that a quantization changes, and the bytes of all others (norms, routers)."""
-    weights, others = 0, 0
+    weights, other_bytes = 0, 0
     for info in header.tensors.values():
         if len(info.shape) > 1 and info.ggml_type != GGMLType.F32:
             weights += prod(info.shape)
         else:
-            others += info.nbytes
-    return weights, others
+            other_bytes += info.nbytes
+    return weights, other_bytes
 
 
 def quantization(header: GGUFHeader) -> str:

@@ -162,8 +162,8 @@ def _files_or_stand_ins(pair: PairEntry, folder: Path) -> tuple[Path, Path | Non
         target = stand_in(pair.target, folder) if missing_parts else pair.target.path
         if drafter is None:
             return target, None
-        fetched = not {*drafter.parts, drafter.config}.isdisjoint(missing)
-        return target, drafter_stand_in(drafter, folder) if fetched else drafter.path
+        is_remote = not {*drafter.parts, drafter.config}.isdisjoint(missing)
+        return target, drafter_stand_in(drafter, folder) if is_remote else drafter.path
     except Unreachable as error:
         if not pair.memory_gb:
             raise
@@ -204,8 +204,8 @@ def _on_cpu(request: PlanRequest, why: str) -> Plan:
     from localdflash.backends.cpu.cpu_kv_cache import choose_kv_format
     from localdflash.backends.cpu.cpu_sizes import CpuSizes
 
-    kv = choose_kv_format(request.options.kv, request.kv)
-    sizes = CpuSizes(request.target, _preferred_file(request.drafter, ".gguf"), kv=kv)
+    kv_format = choose_kv_format(request.options.kv, request.kv)
+    sizes = CpuSizes(request.target, _preferred_file(request.drafter, ".gguf"), kv=kv_format)
     request.check_context(sizes)
     return _plan(request, "cpu", why, sizes, system_budget(), measurements.bandwidth(), program_bytes(False))
 
@@ -264,22 +264,22 @@ def _plan(
     """Plan a pair on a backend; `program`: bytes of this process, `verdict` and `fits`: result of the GPU placement."""
     budget, context, full = request.remaining(memory), request.options.context, sizes.drafters[0]
     try:
-        chosen = fit(sizes, budget, context)
-        verdict = verdict or chosen.notice
+        chosen_fit = fit(sizes, budget, context)
+        verdict = verdict or chosen_fit.notice
     except OutOfMemory as error:
         requested = context or sizes.trained
-        chosen, fits, verdict = Fit(full, requested, sizes.parts(requested, full)), False, verdict or str(error)
+        chosen_fit, fits, verdict = Fit(full, requested, sizes.parts(requested, full)), False, verdict or str(error)
     header = read_header(request.target)
-    drafting = total(chosen.parts) - total(sizes.parts(chosen.context, NO_DRAFTER))
+    drafting = total(chosen_fit.parts) - total(sizes.parts(chosen_fit.context, NO_DRAFTER))
     smallest = budget if fits else replace(budget, free=budget.free + drafting)
     return Plan(
         pair=request.pair,
         backend=backend,
         why=why,
-        context=chosen.context,
+        context=chosen_fit.context,
         trained=sizes.trained,
-        drafter=chosen.drafter,
-        parts=chosen.parts | ({PROGRAM: program} if program else {}),
+        drafter=chosen_fit.drafter,
+        parts=chosen_fit.parts | ({PROGRAM: program} if program else {}),
         margin=budget.margin,
         free=budget.free + (0 if budget.beside else program),
         what=budget.what,
@@ -288,18 +288,18 @@ def _plan(
         largest_context=largest_context(sizes, full, budget, sizes.trained),
         largest_context_without_drafter=largest_context(sizes, NO_DRAFTER, budget, sizes.trained),
         quantization=quantization(header),
-        best_quantization=best_quantization(chosen.parts, smallest, weights_of(*count_weights(header))),
-        speed=_speed(request.pair, header, chosen, bandwidth),
+        best_quantization=best_quantization(chosen_fit.parts, smallest, weights_of(*count_weights(header))),
+        speed=_speed(request.pair, header, chosen_fit, bandwidth),
     )
 
 
-def _speed(pair: str, header: GGUFHeader, chosen: Fit, bandwidth: measurements.Measurement) -> Speed:
+def _speed(pair: str, header: GGUFHeader, chosen_fit: Fit, bandwidth: measurements.Measurement) -> Speed:
     token_bytes = bytes_per_token(header)
     plain = tokens_per_second(bandwidth.value, token_bytes)
-    tau = measurements.recall(f"tau of {pair}") if chosen.drafter != NO_DRAFTER else None
+    tau = measurements.recall(f"tau of {pair}") if chosen_fit.drafter != NO_DRAFTER else None
     if tau is None:
         return Speed(bandwidth, token_bytes, plain, None, None)
-    drafted = tau.value * tokens_per_second(bandwidth.value, token_bytes + chosen.parts[DRAFTER])
+    drafted = tau.value * tokens_per_second(bandwidth.value, token_bytes + chosen_fit.parts[DRAFTER])
     return Speed(bandwidth, token_bytes, plain, tau, drafted)
 
 
@@ -308,8 +308,8 @@ def stand_in(source: FileSource, folder: Path) -> Path:
     if source.adapted:
         raise Unreachable(f"{source.name}: made on this machine by `localdflash models pull`; pull it first")
     if source.package:
-        if found := packages.installed(source.package, source.file):
-            return found
+        if path := packages.find_installed_file(source.package, source.file):
+            return path
         raise Unreachable(f"{source.name}: not here, and pip can only download the whole package; pull it first")
     for part in source.parts:
         remote, head, _ = read_head(part)

@@ -17,7 +17,7 @@ MIN_RATE: dict[Role, float] = {"chat": 5.0, "completion": 60.0}
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Pair for a role, its expected tokens per second without drafting, and why not the next larger pair."""
+    """Pair for a role, its expected tokens per second without drafting, and the reason against the next larger pair."""
 
     role: Role
     pair: PairEntry

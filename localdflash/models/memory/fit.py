@@ -8,12 +8,12 @@ from localdflash.base.errors import OutOfMemory
 from localdflash.models.memory.parts import TARGET, Parts, gigabytes, split_host_parts, total
 
 NO_DRAFTER = "none"
-UNCHANGED = "as it is"  # the whole drafter, a form next to `NO_DRAFTER`
+UNCHANGED = "as it is"  # form of an unreduced drafter
 STEP = 256  # tokens; an automatic context is a multiple
 MIN_CONTEXT = 512  # tokens of the shortest context
 MAX_OVERSHOOT = 4  # needed memory / free memory, above which the search halves the context
 UNREDUCED_CONTEXT = 8192  # tokens; if they do not fit, the daemon unloads an idle pair
-COMFORTABLE = 4096  # tokens of context; to make room for them, the drafter is reduced unless a context was requested
+COMFORTABLE = 4096  # tokens; the drafter is reduced to keep this much context, if no context was requested
 
 # Bits per weight of whole files, as published by llama.cpp for 8B models.
 QUANTIZATIONS = {
@@ -45,7 +45,7 @@ class MemorySizes(Protocol):
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """Free bytes of `what`. `margin` stays free, and `spare` unless a context was requested. `beside`: host memory."""
+    """Free bytes of `what`. `margin` stays free, `spare` too unless a context was requested. `beside`: host memory."""
 
     free: int
     margin: int
@@ -54,7 +54,7 @@ class MemoryBudget:
     spare: int = 0
 
     def holds(self, parts: Parts) -> bool:
-        """Return whether all parts and the margin fit."""
+        """Return whether all parts and the margins fit."""
         memory, needed = self.find_tightest(parts)
         return needed <= memory.free
 
@@ -120,22 +120,22 @@ def fit(sizes: MemorySizes, budget: MemoryBudget, requested: int, *, can_evict: 
     if can_evict and (drafter != sizes.drafters[0] or largest < min(max_context, UNREDUCED_CONTEXT)):
         raise OutOfMemory(_refusal(sizes, budget, drafter, min(max_context, UNREDUCED_CONTEXT), largest))
     if not requested and budget.spare and largest > COMFORTABLE:
-        spared = replace(budget, margin=budget.margin + budget.spare)
-        largest = max(largest_context(sizes, drafter, spared, largest), COMFORTABLE)
-    chosen = Fit(drafter, largest, sizes.parts(largest, drafter))
-    return replace(chosen, notice=_notice(sizes, budget, chosen, max_context))
+        spare_budget = replace(budget, margin=budget.margin + budget.spare)
+        largest = max(largest_context(sizes, drafter, spare_budget, largest), COMFORTABLE)
+    result = Fit(drafter, largest, sizes.parts(largest, drafter))
+    return replace(result, notice=_notice(sizes, budget, result, max_context))
 
 
-def _notice(sizes: MemorySizes, budget: MemoryBudget, chosen: Fit, max_context: int) -> str:
-    memory, bytes_needed = budget.find_tightest(sizes.parts(chosen.context, sizes.drafters[0]))
+def _notice(sizes: MemorySizes, budget: MemoryBudget, result: Fit, max_context: int) -> str:
+    memory, bytes_needed = budget.find_tightest(sizes.parts(result.context, sizes.drafters[0]))
     free = f"{gigabytes(memory.free)} of {memory.what} are free"
     changes = []
-    if chosen.drafter != sizes.drafters[0]:
+    if result.drafter != sizes.drafters[0]:
         needed = gigabytes(bytes_needed)
-        what = "was left out" if chosen.drafter == NO_DRAFTER else f"has {chosen.drafter}"
+        what = "was left out" if result.drafter == NO_DRAFTER else f"has {result.drafter}"
         changes.append(f"the drafter {what}: with it the pair needs {needed}")
-    if chosen.context < max_context:
-        changes.append(f"the context has {chosen.context} of {max_context} tokens")
+    if result.context < max_context:
+        changes.append(f"the context has {result.context} of {max_context} tokens")
     return f"{', '.join(changes)}; {free}" if changes else ""
 
 

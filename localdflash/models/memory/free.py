@@ -9,7 +9,7 @@ import psutil
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.memory.parts import PROGRAM, Parts, total
 
-MARGIN = 400 << 20  # bytes left to other programs
+MARGIN = 400 << 20  # bytes that stay free for other programs
 CGROUP = Path("/sys/fs/cgroup")
 
 

@@ -18,10 +18,11 @@ Kind = TypeVar("Kind", str, int)
 
 
 def find_drafter(header: GGUFHeader, file_name: str, pairs: Iterable[PairEntry]) -> DrafterMatch | None:
-    """Return the drafter for a target file, or the reason against it; None if no entry has its base model."""
-    known = [pair for pair in pairs if pair.drafter and pair.drafter.trained_for]
-    found = ((words, pair) for model, words in _evidence(header, file_name) for pair in known if _is_model(pair, model))
-    for words, pair in found:
+    """Return the match for a target file: the drafter, or why it is not used; None if no entry has the base model."""
+    with_base = [pair for pair in pairs if pair.drafter and pair.drafter.trained_for]
+    for words, pair in (
+        (words, pair) for model, words in _evidence(header, file_name) for pair in with_base if _is_model(pair, model)
+    ):
         if differs := _difference(header, pair):
             return DrafterMatch(None, f"drafter of {pair.id} not used, though {words}: the file {differs}")
         if not pair.backends:
@@ -36,16 +37,16 @@ def base_model(header: GGUFHeader) -> str | None:
 
 
 def _evidence(header: GGUFHeader, file_name: str) -> Iterator[tuple[str, str]]:
-    """Yield names of a file's base model (with or without owner), each with an explanation, most reliable first."""
+    """Yield (name of the base model, with or without owner; explanation for the user), most reliable first."""
     for base in _bases(header):
         yield base, f"the file's base model is {base}"
     name, basename = _metadata_value(header, "name", str), _metadata_value(header, "basename", str)
-    size, added = _metadata_value(header, "size_label", str), _metadata_value(header, "finetune", str)
+    size, finetune = _metadata_value(header, "size_label", str), _metadata_value(header, "finetune", str)
     version = _metadata_value(header, "version", str)
-    for candidate in (name, _join(basename, added, version), _join(basename, size, added, version)):
+    for candidate in (name, _join(basename, finetune, version), _join(basename, size, finetune, version)):
         if candidate:
             yield candidate, f"the file's name is {candidate}"
-    if {_normalize(word) for word in (added, version) if word} - set(_normalize(file_name).split("-")):
+    if {_normalize(word) for word in (finetune, version) if word} - set(_normalize(file_name).split("-")):
         return  # a fine-tune or version that the file name does not mention
     for candidate in (file_name, file_name.partition("_")[2]):  # some file names begin with the owner
         if candidate:
@@ -65,14 +66,14 @@ def _bases(header: GGUFHeader) -> Iterator[str]:
 
 
 def _difference(header: GGUFHeader, pair: PairEntry) -> str:
-    """Return the difference between a file and the entry's target, or ""."""
+    """Return how a file differs from the entry's target, or ""."""
     architecture = header.metadata.get("general.architecture")
     if pair.architecture and architecture != pair.architecture:
         return f"is {architecture}, not {pair.architecture}"
-    blocks = header.metadata.get(f"{architecture}.block_count")
-    ahead = header.metadata.get(f"{architecture}.nextn_predict_layers", 0)  # multi-token prediction blocks
-    if pair.layers and isinstance(blocks, int) and isinstance(ahead, int) and blocks - ahead != pair.layers:
-        return f"has {blocks - ahead} layers, not {pair.layers}"
+    layers = header.metadata.get(f"{architecture}.block_count")
+    extra = header.metadata.get(f"{architecture}.nextn_predict_layers", 0)  # for multi-token prediction
+    if pair.layers and isinstance(layers, int) and isinstance(extra, int) and layers - extra != pair.layers:
+        return f"has {layers - extra} layers, not {pair.layers}"
     return ""
 
 

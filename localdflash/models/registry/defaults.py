@@ -22,16 +22,16 @@ def completion_pair(config: Config) -> str:
 
 def missing_default_pairs(config: Config) -> "list[PairEntry]":
     """Return the default pairs whose files are missing; none for roles whose pair is configured."""
-    chosen = {CHAT: _configured(config, config.chat.pair), CODE: _configured(config, config.completion.pair)}
-    return [found for pair, other in chosen.items() if not other and (found := _missing_entry(pair))]
+    configured = {CHAT: _configured(config, config.chat.pair), CODE: _configured(config, config.completion.pair)}
+    return [entry for pair, other in configured.items() if not other and (entry := _missing_entry(pair))]
 
 
 def _missing_entry(pair: str) -> "PairEntry | None":
     """Return the entry of a pair if its files are missing, else None."""
     from localdflash.models.registry.registry import load_registry, missing_files
 
-    found = load_registry().pair(pair)
-    return found if missing_files(found) else None
+    entry = load_registry().pair(pair)
+    return entry if missing_files(entry) else None
 
 
 def _configured(config: Config, role_pair: str | None) -> str | None:

@@ -38,7 +38,7 @@ class DownloadReport(Protocol):
         """Start a progress display for "downloading", "unpacking" or "checking"; return its update function."""
 
 
-def digests(path: Path, name: str, digits: int, report: DownloadReport) -> tuple[str, str]:
+def compute_digests(path: Path, name: str, digits: int, report: DownloadReport) -> tuple[str, str]:
     """Return the SHA-256 of a file, and the hash (SHA-256 or git SHA-1) with the given number of digits."""
     size, meter = path.stat().st_size, report.progress("checking", name)
     sha256 = hashlib.sha256()
@@ -54,17 +54,17 @@ def digests(path: Path, name: str, digits: int, report: DownloadReport) -> tuple
     return sha256.hexdigest(), git.hexdigest() if digits == GIT else sha256.hexdigest()
 
 
-def verified(path: Path, name: str, expected: tuple[str, int], destination: Path, report: DownloadReport) -> str:
+def verify(path: Path, name: str, expected: tuple[str, int], destination: Path, report: DownloadReport) -> str:
     """Return the SHA-256 of an intact file; else move it to `destination`.mismatch and raise ModelError."""
     digest, size = expected
-    sha256, found = digests(path, name, len(digest), report)
-    if (found, path.stat().st_size) == expected:
+    sha256, actual = compute_digests(path, name, len(digest), report)
+    if (actual, path.stat().st_size) == expected:
         return sha256
-    found_size, aside = path.stat().st_size, destination.with_name(f"{destination.name}.mismatch")
+    actual_size, aside = path.stat().st_size, destination.with_name(f"{destination.name}.mismatch")
     path.replace(aside)
     kind = "sha256" if len(digest) == SHA256 else "git sha1"
     raise ModelError(
-        f"{name}: {kind} {found} ({found_size} bytes), expected {digest} ({size} bytes); "
+        f"{name}: {kind} {actual} ({actual_size} bytes), expected {digest} ({size} bytes); "
         f"set aside as {aside} and never loaded; pull again"
     )
 
@@ -104,13 +104,13 @@ class DownloadJob:
             if path.is_file():
                 return max(0, self.remote.size - path.stat().st_size)
         blob = hub.find_cached_blob(self.remote)
-        linked = blob is not None and blob.stat().st_dev == _nearest_existing(self.source.path).stat().st_dev
-        return 0 if linked else self.remote.size
+        can_link = blob is not None and blob.stat().st_dev == _nearest_existing(self.source.path).stat().st_dev
+        return 0 if can_link else self.remote.size
 
     def fetch(self, report: DownloadReport) -> FileRecord:
         """Download and verify the file, move it into place, and return its record."""
         path, partial = self.source.path, self.partial
-        with locked(path, report):
+        with hold_lock(path, report):
             if record := self.source.installed_record():
                 return record
             if path.is_file() and (record := self._adopt(report)):
@@ -119,15 +119,15 @@ class DownloadJob:
                 self._take_from_cache(report)
             if not partial.exists() or partial.stat().st_size != self.remote.size:
                 hub.transfer(self.remote, partial, report.progress("downloading", self.remote.name))
-            sha256 = self._verified(partial, report)
+            sha256 = self._verify(partial, report)
             place_file(partial, path)
-            for old in path.parent.glob(f".{path.name}.*.partial"):  # of other revisions
+            for old in path.parent.glob(f".{path.name}.*.partial"):  # partial files of other revisions
                 old.unlink()
             return self._record(sha256)
 
-    def _verified(self, path: Path, report: DownloadReport) -> str:
+    def _verify(self, path: Path, report: DownloadReport) -> str:
         """Return the SHA-256 of a file that matches; set another file aside and raise ModelError."""
-        return verified(path, self.remote.name, (self.digest, self.remote.size), self.source.path, report)
+        return verify(path, self.remote.name, (self.digest, self.remote.size), self.source.path, report)
 
     def _record(self, sha256: str) -> FileRecord:
         """Write the record of the file in its place, and return it."""
@@ -135,19 +135,19 @@ class DownloadJob:
         return records.add(self.source.path, self.remote.repository, self.remote.commit, revision, sha256)
 
     def _adopt(self, report: DownloadReport) -> FileRecord | None:
-        """Use an existing file if it matches; keep an older verified revision until then, set others aside."""
+        """Return the record of a matching file, None for an older verified one; set another aside with ModelError."""
         path = self.source.path
         if records.current(path):
-            sha256, digest = digests(path, self.remote.name, len(self.digest), report)
+            sha256, digest = compute_digests(path, self.remote.name, len(self.digest), report)
             return self._record(sha256) if digest == self.digest else None
-        return self._record(self._verified(path, report))
+        return self._record(self._verify(path, report))
 
     def _take_from_cache(self, report: DownloadReport) -> None:
         """Link or copy the file from the hub's cache; ignore a cached file with other bytes."""
         blob = hub.find_cached_blob(self.remote)
         if blob is None:
             return
-        if digests(blob, self.remote.name, len(self.digest), report)[1] != self.digest:
+        if compute_digests(blob, self.remote.name, len(self.digest), report)[1] != self.digest:
             report.say(f"{self.remote.name}: the copy in {blob.parent} is damaged; downloading it instead")
             return
         report.say(f"{self.remote.name}: taken from {blob.parent}")
@@ -185,7 +185,7 @@ def check_space(needed: int, root: Path) -> None:
 
 
 @contextmanager
-def locked(path: Path, report: DownloadReport) -> Iterator[None]:
+def hold_lock(path: Path, report: DownloadReport) -> Iterator[None]:
     """Hold the lock of a file during the context; report if another process holds the lock."""
     create_private(path.parent)
     lock = FileLock(path.with_name(f".{path.name}.lock"))
@@ -209,9 +209,9 @@ def link_or_copy(file: Path, destination: Path) -> None:
     try:
         os.link(file, destination)
     except OSError:
-        copying = destination.with_name(f"{destination.name}.copy")
-        shutil.copyfile(file, copying)
-        copying.replace(destination)
+        temporary = destination.with_name(f"{destination.name}.copy")
+        shutil.copyfile(file, temporary)
+        temporary.replace(destination)
 
 
 def _nearest_existing(path: Path) -> Path:

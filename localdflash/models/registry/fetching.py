@@ -8,7 +8,7 @@ from pathlib import Path
 
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.models.registry import download, member, records
-from localdflash.models.registry.download import DownloadJob, DownloadReport, check_space, locked
+from localdflash.models.registry.download import DownloadJob, DownloadReport, check_space, hold_lock
 from localdflash.models.registry.hub import DISK_FULL
 from localdflash.models.registry.hub_names import HUB
 from localdflash.models.registry.member import MemberJob
@@ -36,7 +36,7 @@ class MergeJob:
         name, path = self.source.name, self.source.path
         base, adapter = self.merged.base.path, Path(self.merged.adapter)
         partial = download.partial_path(path, self.source.pins[0])
-        with locked(path, report):
+        with hold_lock(path, report):
             if record := self.source.installed_record():
                 return record
             report.say(f"{name}: merged from {base.name} and {adapter.name}")
@@ -50,7 +50,7 @@ class MergeJob:
                 raise LocaldflashError(
                     f"{name}: the disk is full ({error.strerror}); free some space and pull again"
                 ) from error
-            sha256 = download.verified(partial, name, self.source.pins, path, report)
+            sha256 = download.verify(partial, name, self.source.pins, path, report)
             download.place_file(partial, path)
             return records.add(path, adapter.name, base.name, base.name, sha256)
 
@@ -65,7 +65,7 @@ class InstalledFile:
 
 
 def pull(pair: PairEntry, report: DownloadReport, agree: Callable[[int], None] = lambda _: None) -> list[InstalledFile]:
-    """Download or merge the missing files of a pair and check them; `agree` is called first, with the total bytes."""
+    """Download or merge the missing files of a pair and check them; `agree` is called before, with the bytes needed."""
     if pair.match:
         report.say(pair.match.why)
     if pair.match and not pair.drafter:
@@ -86,12 +86,12 @@ def pull(pair: PairEntry, report: DownloadReport, agree: Callable[[int], None] =
 
 
 def required_files(pair: PairEntry) -> Iterator[FileSource]:
-    """Yield every downloadable file of a pair; the base of a merged file comes before the merged file."""
+    """Yield every file of a pair that `pull` provides; the base of a merged file comes before the merged file."""
     for source in pair.sources:
         bases = [source.adapted.base] if source.adapted and not source.installed_record() else []
         for file in (*bases, source):
             if file.fetched_from:
-                _checked_path(file)
+                _validate_path(file)
                 yield file
 
 
@@ -103,7 +103,7 @@ def plan(source: FileSource) -> DownloadJob | MemberJob | MergeJob:
 
 
 def check_pair(pair: PairEntry, report: DownloadReport) -> None:
-    """Raise ModelError for an invalid header or a mismatching drafter; if it was matched, only report it."""
+    """Raise ModelError for an invalid header or an unfitting drafter; a matched drafter is only reported."""
     drafter = pair.drafter.path if pair.drafter else None
     if not (drafter and pair.match):
         check_files(pair.target.path, drafter)
@@ -135,13 +135,13 @@ class Removal:
         return sum(file.lstat().st_size for file in self.files)
 
 
-def removal(pair: PairEntry, registry: Registry) -> Removal:
+def plan_removal(pair: PairEntry, registry: Registry) -> Removal:
     """Return the removal plan of a pair; files of other installed pairs are kept."""
     if pair.target.fetched_from is None:
         raise ModelError(f"{pair.target.path}: not downloaded by localdflash, so it is not removed")
-    files = [_checked_path(source) for source in pair.sources if source.fetched_from]
-    known = (*registry.pairs.values(), *registry.unregistered_pairs())
-    targets = (other for other in known if other.target.path.is_file())
+    files = [_validate_path(source) for source in pair.sources if source.fetched_from]
+    entries = (*registry.pairs.values(), *registry.unregistered_pairs())
+    targets = (other for other in entries if other.target.path.is_file())
     used = {source.path for other in targets if other.target.path != pair.target.path for source in other.sources}
     kept = tuple(path for path in files if path in used and path.is_file())
     return Removal(tuple(path for path in files if path not in used), kept)
@@ -152,7 +152,7 @@ def remove(removal: Removal, report: DownloadReport) -> None:
     for path in removal.paths:
         if not any(map(os.path.lexists, _with_leftovers(path))):
             continue
-        with locked(path, report):
+        with hold_lock(path, report):
             for file in _with_leftovers(path):
                 if file.is_dir():
                     shutil.rmtree(file)
@@ -175,7 +175,7 @@ def _remove_empty(folder: Path) -> None:
         folder = folder.parent
 
 
-def _checked_path(source: FileSource) -> Path:
+def _validate_path(source: FileSource) -> Path:
     """Return the path of a downloaded file; ModelError for a link out of the folder, or names that differ in case."""
     root, folder = models_folder(), models_folder()
     for part in source.path.relative_to(root).parts:

@@ -43,36 +43,36 @@ class ShortName:
 
 def parse_short_name(spec: str) -> ShortName | None:
     """Parse `hf:owner/name[@revision][:quantization]`; return None for other forms, raise ModelError if invalid."""
-    if not (found := _SHORT.fullmatch(spec)):
+    if not (match := _SHORT.fullmatch(spec)):
         return None
-    return ShortName(*_repository(spec, found), found["quantization"])
+    return ShortName(*_repository(spec, match), match["quantization"])
 
 
 def parse_file_name(spec: str, *suffixes: str) -> FileSource:
     """Parse `hf:owner/name[@revision]/file`, whose file has one of these suffixes."""
-    found = _FULL.fullmatch(spec)
-    if not found:
+    match = _FULL.fullmatch(spec)
+    if not match:
         raise ModelError(
             f"{spec[:300]!r}: expected hf:owner/name/file{suffixes[0]} or hf:owner/name:{DEFAULT_QUANTIZATION}, with or"
             " without @revision after name"
         )
-    repository, revision = _repository(spec, found)
-    file = convert(found["file"], FileName, repr(spec[:300]))
+    repository, revision = _repository(spec, match)
+    file = convert(match["file"], FileName, repr(spec[:300]))
     if not file.endswith(suffixes):
         raise ModelError(f"{spec!r}: expected a {' or '.join(suffixes)} file")
     return FileSource(repository, first_of(file), revision=revision)
 
 
-def _repository(spec: str, found: re.Match[str]) -> tuple[str, str | None]:
+def _repository(spec: str, match: re.Match[str]) -> tuple[str, str | None]:
     subject = repr(spec[:300])
-    return convert(found["repository"], Repository, subject), convert(found["revision"], Revision | None, subject)
+    return convert(match["repository"], Repository, subject), convert(match["revision"], Revision | None, subject)
 
 
 def quantization_of(file: str) -> str:
     """Return the quantization in a file's name, else in its folder's name, in upper case; "" if there is none."""
     for part in reversed(PurePosixPath(file).parts):
-        if found := _QUANTIZATION.findall(part.removesuffix(".gguf")):
-            return str(found[-1]).upper()
+        if quantizations := _QUANTIZATION.findall(part.removesuffix(".gguf")):
+            return str(quantizations[-1]).upper()
     return ""
 
 
@@ -102,8 +102,8 @@ def select_file(name: ShortName, files: Iterable[str]) -> str:
 
 def find_drafter_file(files: Iterable[str]) -> str | None:
     """Return the safetensors file of a drafter, or the first part of a split file; None if there is none."""
-    found = {file for file in files if file == SAFETENSORS or _is_first_part(file)}
-    return SAFETENSORS if SAFETENSORS in found else min(found, default=None)
+    candidates = {file for file in files if file == SAFETENSORS or _is_first_part(file)}
+    return SAFETENSORS if SAFETENSORS in candidates else min(candidates, default=None)
 
 
 def _is_first_part(file: str) -> bool:

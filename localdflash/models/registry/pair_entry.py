@@ -54,11 +54,11 @@ class FileSource:
     revision: str | None = None  # commit or branch; None: the repository's main branch
     size: int | None = None  # bytes
     package: Package | None = None  # whose wheel has `file` as a member
-    adapted: MergeSource | None = None  # of a locally merged target
+    adapted: MergeSource | None = None  # base and adapter of a locally merged target
 
     @property
     def fetched_from(self) -> str | None:
-        """Return the repository or the pip requirement; None for a local path."""
+        """Return the folder in the models folder: repository, pip requirement or `ADAPTED`; None for a local path."""
         if self.adapted:
             return ADAPTED
         return self.package.requirement if self.package else self.repository
@@ -104,7 +104,7 @@ class TargetSource(FileSource):
 
 @dataclass(frozen=True, slots=True)
 class DrafterSource(FileSource):
-    """Source of the drafter's weights; `taps` are 0-based target blocks, None if only the file has them."""
+    """Source of the drafter's weights; `taps` are 0-based target layers, None if only the file has them."""
 
     kind: DrafterKind = "dflash"
     trained_for: str | None = None  # the repository of the unquantized target

@@ -18,7 +18,7 @@ class FileRecord:
 
     repository: str
     revision: str
-    asked: str  # the requested revision
+    asked: str  # requested revision, a commit or branch
     sha256: str
     size: int  # bytes
     mtime_ns: int

@@ -60,7 +60,7 @@ class Registry:
     def resolve(self, spec: str, drafter: str | None = None, use_hub: bool = False) -> PairEntry:
         """Return the pair for a user's spec: an id, the path of a .gguf target, or an hf: name (see `hub_names`).
 
-        `drafter` (a path, a folder or an hf: name) replaces the registry's. With `use_hub` the hub may be queried.
+        `drafter` (a path, a folder or an hf: name) replaces the registry's drafter. `use_hub`: may query the hub.
         """
         pair = self._resolve(spec, use_hub)
         if drafter is not None:
@@ -72,26 +72,26 @@ class Registry:
 
     def unregistered_pairs(self) -> Iterator[PairEntry]:
         """Yield the pairs of targets that were downloaded by an hf: name and have no registry entry."""
-        known = {source.path for pair in self.pairs.values() for source in pair.sources}
-        found = [
+        known_paths = {source.path for pair in self.pairs.values() for source in pair.sources}
+        pairs = [
             self.resolve(f"{HUB}{path.relative_to(models_folder()).as_posix()}")
             for path in sorted(models_folder().glob("*/*/**/*.gguf"))
-            if path not in known and path.name == first_of(path.name)
+            if path not in known_paths and path.name == first_of(path.name)
             if (record := records.read(path)) and "/" in record.repository  # not from a package
         ]
-        known |= {pair.drafter.path for pair in found if pair.drafter}
-        yield from (pair for pair in found if pair.target.path not in known)
+        known_paths |= {pair.drafter.path for pair in pairs if pair.drafter}
+        yield from (pair for pair in pairs if pair.target.path not in known_paths)
 
     def in_other_programs(self) -> Iterator[PairEntry]:
-        """Yield the pairs of targets that other programs have downloaded, which are used where they lie."""
-        known = {path.resolve() for pair in self.pairs.values() if (path := pair.target.path).is_file()}
-        for found in find_models():
+        """Yield the pairs of targets that other programs have downloaded; the files are used in place."""
+        known_paths = {path.resolve() for pair in self.pairs.values() if (path := pair.target.path).is_file()}
+        for model in find_models():
             with cached_headers(), suppress(ModelError):  # a damaged file is not listed
-                if found.path.resolve() in known or is_companion(read_header(found.path)):
+                if model.path.resolve() in known_paths or is_companion(read_header(model.path)):
                     continue
-                base = base_model(read_header(found.path)) or "a GGUF file"
-                pair = self._with_matched_drafter(_pair_at(found.path), use_hub=False)
-                yield replace(pair, id=found.spec, description=f"{base}, downloaded by {found.program}")
+                base = base_model(read_header(model.path)) or "a GGUF file"
+                pair = self._with_matched_drafter(_pair_at(model.path), use_hub=False)
+                yield replace(pair, id=model.spec, description=f"{base}, downloaded by {model.program}")
 
     def _resolve(self, spec: str, use_hub: bool) -> PairEntry:
         if spec.startswith(OLLAMA):
@@ -157,10 +157,10 @@ class Registry:
         drafters = [pair.drafter for pair in self.pairs.values() if pair.drafter]
         installed_names = [path.name for path in (models_folder() / short.repository).glob("*.safetensors")]
         registered_names = [candidate.file for candidate in drafters if candidate.repository == short.repository]
-        found = find_drafter_file(installed_names) or find_drafter_file(registered_names)
-        if use_hub and not found:
-            found = find_drafter_file(hub.list_files(short.repository, short.revision))
-        return found or SAFETENSORS
+        file = find_drafter_file(installed_names) or find_drafter_file(registered_names)
+        if use_hub and not file:
+            file = find_drafter_file(hub.list_files(short.repository, short.revision))
+        return file or SAFETENSORS
 
     def _resolve_drafter(self, spec: str, use_hub: bool) -> DrafterSource:
         """Return the drafter at a path or hf: name, with metadata from its registry entry if there is one."""
@@ -172,9 +172,9 @@ class Registry:
         )
         drafters = [pair.drafter for pair in self.pairs.values() if pair.drafter]
         location = (source.repository, source.file)
-        known = next((drafter for drafter in drafters if (drafter.repository, drafter.file) == location), None)
-        if known:
-            return replace(known, revision=source.revision, sha256=None, size=None)
+        registered = next((drafter for drafter in drafters if (drafter.repository, drafter.file) == location), None)
+        if registered:
+            return replace(registered, revision=source.revision, sha256=None, size=None)
         base_models = (candidate.trained_for for candidate in drafters if candidate.repository == source.repository)
         return DrafterSource(
             source.repository, source.file, revision=source.revision, trained_for=next(base_models, None)
@@ -215,8 +215,8 @@ def load_registry() -> Registry:
 
 def shipped_file() -> Path:
     """Return the path of models.toml: in an installed package, or next to the package in a source tree."""
-    installed = MODELS_FOLDER.parent / "models.toml"
-    return installed if installed.exists() else MODELS_FOLDER.parents[1] / "models.toml"
+    packaged = MODELS_FOLDER.parent / "models.toml"
+    return packaged if packaged.exists() else MODELS_FOLDER.parents[1] / "models.toml"
 
 
 def missing_files(pair: PairEntry) -> tuple[FileSource, ...]:
@@ -282,7 +282,7 @@ def _source_at(path: Path) -> DrafterSource:
     """Return the drafter source of a local file, with the drafter kind from the file's metadata."""
     try:
         return DrafterSource(None, str(path), kind=config_of_file(path).kind)
-    except ModelError:  # loading says it better
+    except ModelError:  # loading the drafter reports it
         return DrafterSource(None, str(path))
 
 
@@ -306,7 +306,7 @@ def _pair_at(target: Path) -> PairEntry:
 
 
 def _mismatch(path: Path, required: str) -> str:
-    """Return the reason why a path is not a file of the expected kind, for an error message."""
+    """Return why a path is not a file of the required kind, for an error message."""
     if os.path.isdir(path):
         return f"a folder, not a {required} file"
     return f"{'not a' if os.path.exists(path) else 'no such'} {required} file"

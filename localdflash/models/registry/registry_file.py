@@ -31,8 +31,7 @@ _Id = Annotated[str, pattern("[a-z0-9][a-z0-9._-]{0,63}", "an id of a-z, 0-9, '.
 _Name = Annotated[str, pattern("[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "a name of letters, digits, '.', '_', '-'")]
 _Size = Annotated[int, Meta(ge=1, le=1 << 44)]  # bytes; far above any model
 
-# Types by key; a key whose type includes None is optional.
-_Types = Mapping[str, Any]
+_Types = Mapping[str, Any]  # types by key; a key whose type includes None is optional
 _PAIR: _Types = {
     "id": _Id,
     "description": Text,
@@ -102,39 +101,39 @@ def _convert(table: Mapping[str, object], types: _Types, place: str) -> dict[str
     for key in table:
         if key not in types:
             raise ModelError(f"{place}{key[:64]!a}: unexpected key{did_you_mean(key, types)}")
-    found = {}
+    values = {}
     for key, kind in types.items():
         if key in table:
-            found[key] = convert(table[key], kind, f"{place}{key}")
+            values[key] = convert(table[key], kind, f"{place}{key}")
         elif type(None) not in get_args(kind):
             raise ModelError(f"{place}{key}: missing")
-    return found
+    return values
 
 
 def _pair(entry: Mapping[str, object], file: Path, base: Path, known: Mapping[str, PairEntry], place: str) -> PairEntry:
-    found = _convert(entry, _PAIR, place)
-    if "sampling" in found:
-        found["sampling"] = _convert(found["sampling"], _SAMPLING, f"{place}sampling.")
-    found["target"] = _target(found["target"], base, known, f"{place}target.")
-    found["drafter"] = drafter = _drafter(found["drafter"], base, f"{place}drafter.") if "drafter" in found else None
-    layers = found.get("layers")
+    values = _convert(entry, _PAIR, place)
+    if "sampling" in values:
+        values["sampling"] = _convert(values["sampling"], _SAMPLING, f"{place}sampling.")
+    values["target"] = _target(values["target"], base, known, f"{place}target.")
+    values["drafter"] = drafter = _drafter(values["drafter"], base, f"{place}drafter.") if "drafter" in values else None
+    layers = values.get("layers")
     if drafter and drafter.taps and layers and drafter.taps[-1] >= layers:
         raise ModelError(f"{place}drafter.taps: block {drafter.taps[-1]} is outside the target's {layers} layers")
-    return PairEntry(**found, origin=file)
+    return PairEntry(**values, origin=file)
 
 
 def _target(table: Mapping[str, object], base: Path, known: Mapping[str, PairEntry], place: str) -> TargetSource:
-    found = _source(table, _TARGET_SOURCES, _TARGET, base, place, ".gguf")
-    if "base" in found:
-        name, adapter = found.pop("base"), found.pop("adapter")
+    values = _source(table, _TARGET_SOURCES, _TARGET, base, place, ".gguf")
+    if "base" in values:
+        name, adapter = values.pop("base"), values.pop("adapter")
         if name not in known:
             raise ModelError(f"{place}base: no pair {name!r} is defined above")
         if known[name].target.adapted:
             raise ModelError(f"{place}base: {name!r} is a merged target; name its base")
         if not adapter.endswith(".safetensors"):
             raise ModelError(f"{place}adapter: expected a .safetensors file, found {adapter!r}")
-        found["adapted"] = MergeSource(known[name].target, str(base / os.path.expanduser(adapter)))
-    return TargetSource(**found)
+        values["adapted"] = MergeSource(known[name].target, str(base / os.path.expanduser(adapter)))
+    return TargetSource(**values)
 
 
 def _drafter(table: Mapping[str, object], base: Path, place: str) -> DrafterSource:
@@ -147,20 +146,20 @@ def _drafter(table: Mapping[str, object], base: Path, place: str) -> DrafterSour
 def _source(
     table: Mapping[str, object], sources: Mapping[str, _Types], others: _Types, base: Path, place: str, *suffixes: str
 ) -> dict[str, Any]:
-    """Return the converted values of an entry, with the fields of FileSource instead of the keys of its source."""
+    """Return the converted values of a table, as fields of FileSource and of `others`."""
     origins = [key for key in sources if key in table]
     if len(origins) != 1:
         raise ModelError(f"{place[:-1]}: expected exactly one of the keys {', '.join(sources)}")
-    found = {"repository": None, **_convert(table, {**sources[origins[0]], **others}, place)}
-    key = "path" if "path" in found else "file"
-    name = found.pop(key)
-    found["file"] = str(base / os.path.expanduser(name)) if key == "path" else name
-    if not (name.endswith(suffixes) or (key == "path" and is_gguf(Path(found["file"])))):
+    values = {"repository": None, **_convert(table, {**sources[origins[0]], **others}, place)}
+    key = "path" if "path" in values else "file"
+    name = values.pop(key)
+    values["file"] = str(base / os.path.expanduser(name)) if key == "path" else name
+    if not (name.endswith(suffixes) or (key == "path" and is_gguf(Path(values["file"])))):
         raise ModelError(f"{place}{key}: expected a {' or '.join(suffixes)} file, found {name!r}")
     if (first := first_of(name)) != name:
         raise ModelError(f"{place}{key}: expected the first part, {first}")
-    if names_of(name) != (name,) and (pin := next((pin for pin in _PINS if pin in found), None)):
+    if names_of(name) != (name,) and (pin := next((pin for pin in _PINS if pin in values), None)):
         raise ModelError(f"{place}{pin}: cannot pin a model in several files; pin its revision")
-    if "package" in found:
-        found["package"] = Package(*(found.pop(key) for key in ("package", "version", "wheel_sha256", "wheel_size")))
-    return found
+    if "package" in values:
+        values["package"] = Package(*(values.pop(key) for key in ("package", "version", "wheel_sha256", "wheel_size")))
+    return values

@@ -1,4 +1,4 @@
-"""Looks up, converts and refuses fields of other tools' configurations, without msgspec: GPU test machines lack it."""
+"""Looks up, converts and rejects fields of other tools' configurations, without msgspec: GPU test machines lack it."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from localdflash.base.errors import ModelError
 from localdflash.models.weights.gguf_limits import MAX_LAYERS
 
-NEUTRAL = (None, False, 0, "none")  # values that mean the same as a missing field
+NEUTRAL = (None, False, 0, "none")  # values that mean that the feature is off, like a missing field
 
 T = TypeVar("T")
 Convert = Callable[[Any], T]
@@ -14,7 +14,7 @@ Refused = Mapping[str, tuple[object, ...]]  # by field: its meaning, and its neu
 
 
 def converter(expected: str, *kinds: Convert[T], is_valid: Callable[[T], bool] = lambda _: True) -> Convert[T]:
-    """Return a converter to the first of these types; ValueError for other types, or values that are not valid."""
+    """Return a function that converts values of these types to the first type; it raises ValueError for others."""
 
     def convert(value: Any) -> T:
         if type(value) not in kinds or not is_valid(value):

@@ -15,7 +15,7 @@ class DeltaShape:
 
     @property
     def values(self) -> int:
-        """Return the width of all values."""
+        """Return the width of the values of all heads."""
         return self.v_heads * self.v_dim
 
     @property

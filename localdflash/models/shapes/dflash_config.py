@@ -29,20 +29,20 @@ class DFlashConfig:
     decoder: DecoderConfig  # num_hidden_layers are the drafter's own
     block_size: int
     mask_token_id: int
-    taps: tuple[int, ...]  # 0-based target layers whose output (hidden states) the drafter reads
+    taps: tuple[int, ...]  # 0-based target layers whose hidden-state features (outputs) the drafter reads
     window: int | None = None  # tokens that a sliding layer sees, the query included
     sliding: tuple[bool, ...] = ()  # per layer; empty: none
     causal: bool | None = None  # attention inside the draft block; None: only in sliding layers
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     softcap: float = 0.0
-    from_anchor: bool = False  # whether the anchor proposes, too; each slot then proposes its next token
+    from_anchor: bool = False  # whether the anchor proposes, too; each slot then proposes the token after it
     short: tuple[int, ...] = ()  # ids of the short vocabulary, ascending; empty: all tokens
     trained_for: TrainedFor | None = None
     own_embedding: bool = False  # instead of the target's
     own_head: bool = False  # instead of the target's
     markov_rank: int = 0  # of DSpark: each slot's logits depend on the previous token
-    judges: bool = False  # whether it has the confidence head of DSpark
+    judges: bool = False  # whether the drafter has the confidence head of DSpark
     conv_kernel: int = 0  # of DFlash 2: inputs of the local convolutions
     conv_group: int = 0  # channels that share a coefficient
     selector_rank: int = 0  # of DFlash 2: a slot's best candidates are scored by the previous token
@@ -79,8 +79,8 @@ class DFlashConfig:
         return self.is_sliding(layer) if self.causal is None else self.causal
 
 
-def checked(config: DFlashConfig, subject: str) -> DFlashConfig:
-    """Return the configuration; ModelError if its shape or its combination of heads is invalid."""
+def check_config(config: DFlashConfig, subject: str) -> DFlashConfig:
+    """Return the configuration unchanged; ModelError if its shape or its combination of heads is invalid."""
     c = config.decoder
     if not c.num_key_value_heads or c.num_attention_heads % c.num_key_value_heads or not c.num_attention_heads:
         raise ModelError(f"{subject}: {c.num_attention_heads} heads cannot share {c.num_key_value_heads} KV heads")

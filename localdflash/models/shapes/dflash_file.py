@@ -12,7 +12,7 @@ from localdflash.base.errors import ModelError
 from localdflash.base.files.regular import open_model
 from localdflash.models.shapes.config_fields import Fields, Refused, as_count, as_counts, as_flag, as_number, list_of
 from localdflash.models.shapes.decoder_config import DecoderConfig
-from localdflash.models.shapes.dflash_config import SHORT_HEAD, SHORT_KEY, DFlashConfig, checked
+from localdflash.models.shapes.dflash_config import SHORT_HEAD, SHORT_KEY, DFlashConfig, check_config
 from localdflash.models.shapes.dflash_json import config_of_json, own_fields, shared_fields
 from localdflash.models.shapes.gguf_config import LAYER_TENSORS, check_whole_heads, common_config, size_of, yarn_of
 from localdflash.models.weights import gguf, safetensors
@@ -40,7 +40,7 @@ HEAD_TENSORS = {
     "selector_successor.weight": "candidate_selector.successor_codebook",
     "selector_hidden.weight": "candidate_selector.hidden_projection.weight",
 }
-MAGNITUDE = "a YaRN magnitude other than that of its factor"
+MAGNITUDE = "a YaRN magnitude other than that of its factor"  # for messages
 REFUSED_METADATA: Refused = {
     "attention.value_scale": ("scaled attention values",),
     "attention.scale": ("scaled attention",),
@@ -72,7 +72,7 @@ def config_of_gguf(header: gguf.GGUFHeader) -> DFlashConfig:
     }
     if SHORT_HEAD[0] in header.tensors and not settings["short"]:
         settings["short"] = tuple(gguf.load_ids(header, SHORT_HEAD[0]))
-    return checked(
+    return check_config(
         DFlashConfig(
             decoder=_decoder(header),
             block_size=fields.need("block_size", as_count),
@@ -124,7 +124,7 @@ def config_of_file(path: Path) -> DFlashConfig:
 
 
 def key_of(name: str) -> str:
-    """Return the name of a GGUF's tensor in z-lab's state dict, "" for an unknown tensor."""
+    """Return z-lab's name of a GGUF's tensor, "" for an unknown tensor."""
     if name in HEAD_TENSORS:
         return HEAD_TENSORS[name]
     parts = name.split(".")
@@ -155,7 +155,7 @@ def _with_tensors(config: DFlashConfig, header: safetensors.SafetensorsHeader) -
     )
     if offsets and offsets.shape[0] < config.decoder.vocab_size and not config.short:
         settings = replace(settings, short=_ids(header.files[offsets.part], offsets))
-    return checked(settings, str(header.path))
+    return check_config(settings, str(header.path))
 
 
 def _ids(path: Path, info: safetensors.SafetensorInfo) -> tuple[int, ...]:

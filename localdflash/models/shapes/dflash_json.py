@@ -22,7 +22,7 @@ from localdflash.models.shapes.config_fields import (
     list_of,
 )
 from localdflash.models.shapes.decoder_config import DecoderConfig
-from localdflash.models.shapes.dflash_config import OURS, SHORT_KEY, DFlashConfig, checked
+from localdflash.models.shapes.dflash_config import OURS, SHORT_KEY, DFlashConfig, check_config
 from localdflash.models.shapes.fingerprint import TrainedFor
 from localdflash.models.shapes.yarn import BETA_FAST, BETA_SLOW, yarn_factors, yarn_magnitude
 
@@ -76,7 +76,7 @@ def config_of_json(document: object, subject: str) -> DFlashConfig:
     fields.refuse("draft_vocab_size", "a reduced vocabulary in this format", decoder.vocab_size)
     window, sliding = _sliding(fields, decoder.num_hidden_layers)
     architectures = top.get("architectures", list_of(as_text), tuple[str, ...]())
-    return checked(
+    return check_config(
         DFlashConfig(
             decoder=decoder,
             block_size=fields.need("block_size", as_count),
@@ -96,7 +96,7 @@ def config_of_json(document: object, subject: str) -> DFlashConfig:
 
 
 def _of_speculators(top: Fields, document: object, subject: str) -> DFlashConfig:
-    """Return the configuration in speculators' format, which numbers taps by the inputs of layers."""
+    """Return the configuration in speculators' format: its layer n is the input of layer n, our tap n - 1."""
     kind = top.get("speculators_model_type", as_text, "")
     if kind not in SPECULATORS:
         raise ModelError(f"{subject}: speculators_model_type is {kind!r}: expected one of {', '.join(SPECULATORS)}")
@@ -115,12 +115,12 @@ def _of_speculators(top: Fields, document: object, subject: str) -> DFlashConfig
     reads_markov = fields.get("confidence_head_with_markov", as_flag, False)
     if fields.get("enable_confidence_head", as_flag, False) and not reads_markov:
         raise ModelError(f"{subject}: confidence heads without confidence_head_with_markov are not supported")
-    return checked(
+    return check_config(
         DFlashConfig(
             decoder=decoder,
             block_size=fields.get("block_size", as_count, 8),
             mask_token_id=fields.need("mask_token_id", as_count),
-            taps=tuple(block - 1 for block in inputs),
+            taps=tuple(layer - 1 for layer in inputs),
             window=window,
             sliding=sliding,
             causal=False if fields.get("sliding_window_non_causal", as_flag, False) else None,
@@ -159,7 +159,7 @@ def _decoder(fields: Fields, document: object) -> DecoderConfig:
 
 
 def _yarn(rotary: Fields, head_dim: int, theta: float, context: int) -> tuple[tuple[float, ...], float]:
-    """Return the divisors of RoPE's frequencies and the factor of queries and keys, as Hugging Face reads them."""
+    """Return the divisors of the RoPE frequencies and the factor of queries and keys, as in transformers."""
     names = ("rope_type", "type")
     if "yarn" not in [rotary.get(name, as_text, "") for name in names]:
         for name in names:
@@ -169,9 +169,9 @@ def _yarn(rotary: Fields, head_dim: int, theta: float, context: int) -> tuple[tu
         rotary.refuse(name, "a YaRN magnitude other than attention_factor")
     factor = rotary.need("factor", as_number)
     original = rotary.get("original_max_position_embeddings", as_count, context)
-    fast, slow = rotary.get("beta_fast", as_number, BETA_FAST), rotary.get("beta_slow", as_number, BETA_SLOW)
     outwards = rotary.get("truncate", as_flag, True)
-    divisors = yarn_factors(rotary.subject, head_dim, theta, factor, original, fast, slow, round_outwards=outwards)
+    betas = rotary.get("beta_fast", as_number, BETA_FAST), rotary.get("beta_slow", as_number, BETA_SLOW)
+    divisors = yarn_factors(rotary.subject, head_dim, theta, factor, original, *betas, round_outwards=outwards)
     return divisors, rotary.get("attention_factor", as_number, yarn_magnitude(factor))
 
 
@@ -197,10 +197,10 @@ def shared_fields(fields: Fields) -> dict[str, Any]:
 
 
 def _flat(fields: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """Yield fields, and those of nested objects as "object.field"."""
+    """Yield the fields; a field of a nested object is named "object.field"."""
     for name, value in fields.items():
         if isinstance(value, dict):
-            yield from ((f"{name}.{inner}", found) for inner, found in value.items())
+            yield from ((f"{name}.{inner}", inner_value) for inner, inner_value in value.items())
         else:
             yield name, value
 

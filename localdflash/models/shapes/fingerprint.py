@@ -25,12 +25,12 @@ class TrainedFor:
     tau: float = 0.0  # tokens per verify step on held-out answers; 0: not measured
 
 
-def trained_for(target: GGUFHeader, tau: float = 0.0) -> TrainedFor:
+def fingerprint_of(target: GGUFHeader, tau: float = 0.0) -> TrainedFor:
     """Return the fingerprint of a GGUF target."""
     digest = hashlib.blake2b(target.architecture.encode(), digest_size=16)
     sizes = Counter[str]()
-    with ExitStack() as opened:
-        files = [opened.enter_context(open_model(file))[0] for file in target.files]
+    with ExitStack() as stack:
+        files = [stack.enter_context(open_model(file))[0] for file in target.files]
         for name, info in sorted(target.tensors.items()):
             stream = files[info.part]
             stream.seek(info.offset)
@@ -38,18 +38,18 @@ def trained_for(target: GGUFHeader, tau: float = 0.0) -> TrainedFor:
             digest.update(stream.read(min(FIRST_BYTES, info.nbytes)))
             sizes[info.ggml_type.name] += info.nbytes
     name = target.architecture
-    blocks, hidden = (target.metadata.get(f"{name}.{key}", "?") for key in ("block_count", "embedding_length"))
-    kind = f"{name}, {blocks} blocks of {hidden}, {sizes.most_common(1)[0][0]}"
+    layers, hidden = (target.metadata.get(f"{name}.{key}", "?") for key in ("block_count", "embedding_length"))
+    kind = f"{name}, {layers} blocks of {hidden}, {sizes.most_common(1)[0][0]}"
     return TrainedFor(target.path.name, kind, digest.hexdigest(), tau)
 
 
 def mismatch(drafter: Path, expected: TrainedFor | None, target: GGUFHeader) -> str:
     """Return a notice if a drafter was trained for another target, or ""."""
-    if expected is None or (found := trained_for(target)).digest == expected.digest:
+    if expected is None or (actual := fingerprint_of(target)).digest == expected.digest:
         return ""
-    difference = f"is {found.kind}" if found.kind != expected.kind else "has other weights of the same shape"
+    difference = f"is {actual.kind}" if actual.kind != expected.kind else "has other weights of the same shape"
     tau = f", with {expected.tau:.2f} tokens per verify step" if expected.tau else ""
     return (
         f"{drafter.name} was trained for {expected.name} ({expected.kind}){tau};"
-        f" {found.name} {difference}, so acceptance may be lower; `localdflash train drafter --pair` trains one for it"
+        f" {actual.name} {difference}, so acceptance may be lower; `localdflash train drafter --pair` trains one for it"
     )

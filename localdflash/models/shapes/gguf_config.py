@@ -51,10 +51,7 @@ def decoder_config(header: gguf.GGUFHeader) -> DecoderConfig:
 
 
 def common_config(header: gguf.GGUFHeader, vocab_size: int | None = None) -> DecoderConfig:
-    """Return the part of the shape that the metadata of every architecture has, without an MLP.
-
-    The vocabulary size is that of the embedding, unless given.
-    """
+    """Return the shape without an MLP, from metadata of any architecture. Default of `vocab_size`: the embedding's."""
     heads, kv_heads = size_of(header, "attention.head_count"), size_of(header, "attention.head_count_kv")
     if heads % kv_heads:
         raise ModelError(f"{header.path}: {heads} heads cannot share {kv_heads} key-value heads; convert it again")
@@ -104,7 +101,7 @@ def check_whole_heads(header: gguf.GGUFHeader, head_dim: int) -> None:
 
 
 def refuse_scaled_rope(header: gguf.GGUFHeader) -> None:
-    """Raise ModelError if the metadata scales RoPE. As in llama.cpp, a factor without a type is linear, 0 or 1 none."""
+    """Raise ModelError if the metadata scales RoPE: by a type, or by a factor other than 0 or 1, as in llama.cpp."""
 
     def value(name: str, default: object) -> object:
         return header.metadata.get(f"{header.architecture}.rope.{name}", default)
@@ -131,7 +128,7 @@ def _rope_factors(header: gguf.GGUFHeader, head_dim: int) -> tuple[float, ...]:
 
 
 def size_of(header: gguf.GGUFHeader, name: str, max_size: int = MAX_SIZE) -> int:
-    """Return a size in the metadata of the architecture."""
+    """Return a size in the metadata of the architecture; ModelError unless it is 1 to `max_size`."""
     key = f"{header.architecture}.{name}"
     value = header.require(key, int)
     if not 1 <= value <= max_size:
@@ -140,7 +137,7 @@ def size_of(header: gguf.GGUFHeader, name: str, max_size: int = MAX_SIZE) -> int
 
 
 def yarn_of(header: gguf.GGUFHeader, config: DecoderConfig, *, round_outwards: bool) -> DecoderConfig:
-    """Return the shape with YaRN's divisors and magnitude, if the metadata has YaRN; ModelError for another scaling."""
+    """Return the shape with YaRN's divisors and magnitude if the metadata has YaRN; ModelError for other scaling."""
     kind = header.metadata.get(f"{header.architecture}.rope.scaling.type", "none")
     if kind == "none":
         return config

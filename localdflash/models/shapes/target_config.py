@@ -1,4 +1,4 @@
-"""Reads the shape of a GGUF for the CPU engine: models of `gguf_config`, gpt-oss, Qwen3.5, 3.6. Imports no torch."""
+"""Reads a GGUF's shape for the CPU engine: models of `gguf_config`, gpt-oss, Qwen3.5 and 3.6. Imports no torch."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ SWIGLU_LIMIT = 7.0  # of gpt-oss; not in the metadata
 INTERVAL = 4  # of Qwen3.5: every fourth layer has attention
 MAX_CONV_KERNEL = 16  # inputs of a convolution
 PATTERN = 2  # of gpt-oss: every second layer has no window
-NEUTRAL = {  # metadata that llama.cpp applies and the CPU engine does not, by its neutral value
+NEUTRAL = {  # keys that llama.cpp applies and the CPU engine does not -> their neutral value
     "rope.scaling.attn_factor": 1.0,
     "rope.scaling.yarn_attn_factor": 1.0,
     "rope.scaling.yarn_ext_factor": 1.0,
@@ -46,7 +46,7 @@ def target_config(header: GGUFHeader) -> DecoderConfig:
     return READERS[kind](header)
 
 
-def blocks_of(header: GGUFHeader) -> int:
+def count_layers(header: GGUFHeader) -> int:
     """Return the number of transformer layers in a file, including those of multi-token prediction."""
     return size_of(header, "block_count", MAX_LAYERS)
 
@@ -71,14 +71,14 @@ def _gpt_oss(header: GGUFHeader) -> DecoderConfig:
 def _qwen35(header: GGUFHeader) -> DecoderConfig:
     common = common_config(header)
     refuse_scaled_rope(header)
-    ahead = int(number(header, "nextn_predict_layers", 0))
-    layers = common.num_hidden_layers - ahead
+    prediction_layers = int(number(header, "nextn_predict_layers", 0))
+    layers = common.num_hidden_layers - prediction_layers
     rotary = size_of(header, "rope.dimension_count", common.head_dim)
     if layers < 1 or rotary % 2:
         raise ModelError(
             f"{header.path}: invalid layer count ({layers}) or rotary dimension ({rotary}); convert it again"
         )
-    heads, values = size_of(header, "ssm.time_step_rank"), size_of(header, "ssm.inner_size")
+    heads, value_width = size_of(header, "ssm.time_step_rank"), size_of(header, "ssm.inner_size")
     config = replace(
         common,
         num_hidden_layers=layers,
@@ -88,7 +88,7 @@ def _qwen35(header: GGUFHeader) -> DecoderConfig:
             k_heads=size_of(header, "ssm.group_count"),
             v_heads=heads,
             k_dim=size_of(header, "ssm.state_size"),
-            v_dim=values // heads,
+            v_dim=value_width // heads,
             kernel=size_of(header, "ssm.conv_kernel", MAX_CONV_KERNEL),
         ),
         recurrent=_recurrent(header, layers),
@@ -107,7 +107,7 @@ READERS: dict[str, Callable[[GGUFHeader], DecoderConfig]] = {
 
 
 def _recurrent(header: GGUFHeader, layers: int) -> tuple[bool, ...]:
-    """Return for each layer whether it is a delta net: all but every fourth, unless the metadata differs."""
+    """Return for each layer whether it is a delta net: all except every fourth, unless the metadata differs."""
     key = f"{header.architecture}.attention.recurrent_layers"
     flags = header.metadata.get(key)
     if flags is None:
@@ -120,11 +120,11 @@ def _recurrent(header: GGUFHeader, layers: int) -> tuple[bool, ...]:
 
 def _windows(header: GGUFHeader) -> tuple[int, ...]:
     """Return each layer's window in tokens, 0 for every second layer, unless the file has another pattern."""
-    blocks, window = blocks_of(header), size_of(header, "attention.sliding_window", 1 << 30)
+    layers, window = count_layers(header), size_of(header, "attention.sliding_window", 1 << 30)
     key = "gpt-oss.attention.sliding_window_pattern"
     pattern = header.metadata.get(key, PATTERN)
     if isinstance(pattern, int) and not isinstance(pattern, bool) and pattern > 0:
-        return tuple(window if i % pattern < pattern - 1 else 0 for i in range(blocks))
-    if isinstance(pattern, Sequence) and not isinstance(pattern, str) and len(pattern) == blocks:
+        return tuple(window if i % pattern < pattern - 1 else 0 for i in range(layers))
+    if isinstance(pattern, Sequence) and not isinstance(pattern, str) and len(pattern) == layers:
         return tuple(window if slides else 0 for slides in pattern)
-    raise ModelError(f"{header.path}: {key}: expected {blocks} flags, found {str(pattern)[:60]!r}; convert it again")
+    raise ModelError(f"{header.path}: {key}: expected {layers} flags, found {str(pattern)[:60]!r}; convert it again")

@@ -4,8 +4,8 @@ import math
 
 from localdflash.base.errors import ModelError
 
-BETA_FAST, BETA_SLOW = 32.0, 1.0  # turns within the original context: unmodified from here on, fully scaled below
-MAX_FACTOR = 1e6  # of YaRN's factor, and of the number of turns; far above real values
+BETA_FAST, BETA_SLOW = 32.0, 1.0  # turns in the original context: at least 32: not scaled; at most 1: fully scaled
+MAX_FACTOR = 1e6  # maximum of YaRN's factor and of the number of turns; far above real values
 
 
 def yarn_factors(

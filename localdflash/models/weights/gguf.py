@@ -68,12 +68,12 @@ class GGUFHeader:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Files that contain the tensors: `path`, or all parts of a model of which `path` is the first."""
+        """Return the files that contain the tensors: `path`, or all parts of a model of which `path` is the first."""
         return split.files_of(self.path)
 
     @property
     def architecture(self) -> str:
-        """`general.architecture`, for example "qwen3"."""
+        """Return `general.architecture`, for example "qwen3"."""
         return self.require("general.architecture", str)
 
     def require(self, key: str, kind: type[T]) -> T:
@@ -82,8 +82,8 @@ class GGUFHeader:
             raise ModelError(f"{self.path}: metadata key {key} is missing; convert the model again")
         value = self.metadata[key]
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            found, expected = type(value).__name__, kind.__name__
-            raise ModelError(f"{self.path}: metadata key {key} is {found}, not {expected}; convert the model again")
+            actual, expected = type(value).__name__, kind.__name__
+            raise ModelError(f"{self.path}: metadata key {key} is {actual}, not {expected}; convert the model again")
         return value
 
 
@@ -102,12 +102,12 @@ def cached_headers() -> Iterator[None]:
 
 def read_header(path: Path) -> GGUFHeader:
     """Read the checked header of a GGUF file, or of all parts of a model; ModelError if one is invalid."""
-    cached, identity = _CACHED_HEADERS.get(), _identity(path)
-    if cached and identity in cached:
-        return replace(cached[identity], path=path)
+    cache, identity = _CACHED_HEADERS.get(), _identity(path)
+    if cache and identity in cache:
+        return replace(cache[identity], path=path)
     header = _read_all_parts(path)
-    if cached is not None and identity == _identity(path):  # the file did not change meanwhile
-        cached[identity] = header
+    if cache is not None and identity == _identity(path):  # the file did not change meanwhile
+        cache[identity] = header
     return header
 
 
@@ -162,9 +162,9 @@ def parse_header(stream: BinaryIO, size: int, path: Path) -> GGUFHeader:
     metadata = read_metadata(reader, n_keys)
     check_limits(reader, metadata)
     alignment = _alignment(reader, metadata)
-    relative = _read_tensor_infos(reader, n_tensors)
+    infos = _read_tensor_infos(reader, n_tensors)
     data_offset = _padded(reader.position, alignment)
-    tensors = _with_file_offsets(reader, relative, data_offset, alignment, size)
+    tensors = _with_file_offsets(reader, infos, data_offset, alignment, size)
     return GGUFHeader(path, version, MappingProxyType(metadata), tensors, data_offset)
 
 
@@ -178,8 +178,8 @@ def load_blocks(header: GGUFHeader, name: str) -> "torch.Tensor":
     with open_model(header.files[info.part]) as (stream, size):
         if size < end:
             raise ModelError(f"{header.files[info.part]}: became shorter than tensor {name} needs; download it again")
-        mapped = mmap.mmap(stream.fileno(), end - first, access=mmap.ACCESS_COPY, offset=first)
-    return torch.frombuffer(mapped, dtype=torch.uint8, count=info.nbytes, offset=info.offset - first)
+        mapping = mmap.mmap(stream.fileno(), end - first, access=mmap.ACCESS_COPY, offset=first)
+    return torch.frombuffer(mapping, dtype=torch.uint8, count=info.nbytes, offset=info.offset - first)
 
 
 def load_tensor(header: GGUFHeader, name: str) -> "torch.Tensor":
@@ -271,17 +271,17 @@ def _read_tensor_info(reader: GGUFReader, name: str) -> TensorInfo:
 
 
 def _with_file_offsets(
-    reader: GGUFReader, relative: Mapping[str, TensorInfo], data_offset: int, alignment: int, size: int
+    reader: GGUFReader, infos: Mapping[str, TensorInfo], data_offset: int, alignment: int, size: int
 ) -> dict[str, TensorInfo]:
     """Return the tensors with offsets in the file; each must start where its predecessor's padding ends."""
-    located = {}
+    tensors = {}
     expected = 0
-    for info in relative.values():
+    for info in infos.values():
         if info.offset != expected:
             raise reader.broken(f"tensor {info.name} is at offset {info.offset} of the data instead of {expected}")
         offset = data_offset + info.offset
         if offset + info.nbytes > size:
             raise reader.broken(f"tensor {info.name} ends at byte {offset + info.nbytes}, the file has {size}")
-        located[info.name] = replace(info, offset=offset)
+        tensors[info.name] = replace(info, offset=offset)
         expected = _padded(info.offset + info.nbytes, alignment)
-    return located
+    return tensors

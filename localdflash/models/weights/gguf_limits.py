@@ -30,13 +30,13 @@ def check_limits(reader: GGUFReader, metadata: Mapping[str, object]) -> None:
     if not isinstance(architecture := metadata.get("general.architecture"), str):
         return
     prefix = f"{architecture}."
-    named = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
-    for name, value in named.items():
+    fields = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
+    for name, value in fields.items():
         if problem := _find_invalid(name, value if isinstance(value, list) else [value]):
             raise reader.broken(f"{architecture}.{name} is {problem}")
     for name, bound in UPPER_BOUNDS.items():
-        if (size := _largest(named.get(name))) > (largest := _largest(named.get(bound))):
-            if bound not in named:
+        if (size := _largest(fields.get(name))) > (largest := _largest(fields.get(bound))):
+            if bound not in fields:
                 raise reader.broken(f"{architecture}.{bound} is missing, but {name} is {size}")
             raise reader.broken(f"{architecture}.{name} is {size}, but {bound} is {largest}")
 
@@ -48,13 +48,13 @@ def _check_tokens(reader: GGUFReader, tokens: object) -> None:
     spellings = [token.partition("\0")[0] or f"[EMPTY_{index}]" for index, token in enumerate(tokens)]
     if len(set(spellings)) == len(spellings):
         return
-    seen = dict[str, int]()
-    index, first = next((i, seen[text]) for i, text in enumerate(spellings) if seen.setdefault(text, i) != i)
+    firsts = dict[str, int]()
+    index, first = next((i, firsts[text]) for i, text in enumerate(spellings) if firsts.setdefault(text, i) != i)
     raise reader.broken(f"tokens {first} and {index} of the vocabulary are both {spellings[index][:40]!a}")
 
 
 def _find_invalid(name: str, values: Sequence[object]) -> str:
-    """Return the first invalid value of a key with the expected range, or ""."""
+    """Return the first invalid value of a key, with the expected range; "" if all values are valid."""
     if name == "rope.scaling.type" and values[:1] and values[0] not in SCALINGS:
         return f"{str(values[0])[:40]!a}, none of {', '.join(SCALINGS)}"
     low, high = LIMITS.get(name, (0, MAX_SIZE) if name.endswith(SIZES) else (-math.inf, math.inf))

@@ -6,11 +6,9 @@ from typing import BinaryIO
 
 from localdflash.base.errors import ModelError
 
-# A header is a vocabulary, its merges and a chat template: 16 MiB for 262k tokens.
-MAX_HEADER_BYTES = 128 << 20
-# Some files carry their tokenizer.json, of up to 20 MB, as one string.
-MAX_STRING_BYTES = 32 << 20
-MAX_QUOTED = 40
+MAX_HEADER_BYTES = 128 << 20  # vocabulary, merges and chat template; 16 MiB for 262k tokens
+MAX_STRING_BYTES = 32 << 20  # some files contain their tokenizer.json, of up to 20 MB, as one string
+MAX_QUOTED = 40  # bytes or characters of a file in an error message
 
 _U64 = struct.Struct("<Q")
 
@@ -30,7 +28,7 @@ class GGUFReader:
         return ModelError(f"{self.path}: broken GGUF file: {problem}; download or convert it again")
 
     def remaining(self) -> int:
-        """Return how many more bytes the header may have."""
+        """Return the number of bytes that the header may still have."""
         return self._limit - self.position
 
     def take(self, count: int, what: str) -> bytes:
@@ -90,10 +88,8 @@ _BOOL = 7
 _STRING = 8
 _ARRAY = 9
 
-# The format allows 65535; keys in use are shorter than 64, and messages quote them.
-MAX_KEY_BYTES = 255
-# Of all arrays of a file together: a vocabulary of 262k tokens with merges, scores and types holds 1.3 million.
-MAX_ARRAY_ELEMENTS = 4_000_000
+MAX_KEY_BYTES = 255  # the format allows 65535; keys in use are shorter than 64, and messages quote them
+MAX_ARRAY_ELEMENTS = 4_000_000  # of all arrays together; a vocabulary of 262k tokens with merges has 1.3 million
 
 
 def read_metadata(reader: GGUFReader, count: int) -> dict[str, object]:

@@ -107,7 +107,7 @@ def read_adapter(path: Path, base: Path) -> tuple[AdapterNotes, dict[str, Floats
     try:
         with safe_open(path, "numpy") as file:
             fields = json.loads((file.metadata() or {})[NOTES])
-        tensors = {name: _floats(stored) for name, stored in deserialize(path.read_bytes())}
+        tensors = {name: _floats(tensor) for name, tensor in deserialize(path.read_bytes())}
         spellings = {int(token): text for token, text in fields["spellings"].items()}
         notes = AdapterNotes(**fields | {"spellings": spellings, "rows": tuple(fields["rows"])})
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -117,16 +117,16 @@ def read_adapter(path: Path, base: Path) -> tuple[AdapterNotes, dict[str, Floats
     return notes, tensors
 
 
-def _floats(stored: Mapping[str, Any]) -> Floats:
+def _floats(tensor: Mapping[str, Any]) -> Floats:
     """Return a tensor of a safetensors file in float32."""
-    match stored["dtype"]:
+    match tensor["dtype"]:
         case "BF16":  # numpy has no such type
-            values = (np.frombuffer(stored["data"], "<u2").astype(np.uint32) << 16).view(np.float32)
+            values = (np.frombuffer(tensor["data"], "<u2").astype(np.uint32) << 16).view(np.float32)
         case "F16" | "F32" as kind:
-            values = np.frombuffer(stored["data"], "<f2" if kind == "F16" else "<f4").astype(np.float32)
+            values = np.frombuffer(tensor["data"], "<f2" if kind == "F16" else "<f4").astype(np.float32)
         case kind:
             raise ValueError(f"{kind}: expected BF16, F16 or F32")
-    return values.reshape(stored["shape"])
+    return values.reshape(tensor["shape"])
 
 
 def _metadata(header: GGUFHeader, notes: AdapterNotes) -> list[bytes]:
@@ -145,7 +145,7 @@ def _entries(header: GGUFHeader) -> dict[str, bytes]:
     """Return the raw entries of the metadata, including their names."""
     if len(header.files) > 1:
         raise ModelError(f"{header.path}: an adapter needs its base in one file; join it with llama-gguf-split --merge")
-    found = dict[str, bytes]()
+    entries = dict[str, bytes]()
     with header.path.open("rb") as file:
         data = file.read(header.data_offset)
     reader = GGUFReader(io.BytesIO(data), len(data), header.path)
@@ -153,8 +153,8 @@ def _entries(header: GGUFHeader) -> dict[str, bytes]:
     for _ in range(reader.u64("the number of keys")):
         begin = reader.position
         (name,) = read_metadata(reader, 1)
-        found[name] = data[begin : reader.position]
-    return found
+        entries[name] = data[begin : reader.position]
+    return entries
 
 
 def _value(kind: int, value: bytes) -> bytes:

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 MAX_HEADER_BYTES = 16 << 20  # a thousand tensors take 0.1 MiB
 MAX_DIMS = 8
-MAX_NAME = 255
+MAX_NAME = 255  # characters of a tensor's name
 MAX_INT64 = 2**63 - 1
-MAX_QUOTED = 40
-LENGTH_BYTES = 8
+MAX_QUOTED = 40  # bytes or characters of the file in a message
+LENGTH_BYTES = 8  # at the start of a file: the length of its header
 
 DTYPE_BYTES = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2"), 1),

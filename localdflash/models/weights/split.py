@@ -20,17 +20,17 @@ _PART = re.compile(
 
 def number_of(name: str) -> tuple[int, int]:
     """Return the number of a part (from 1) and the number of parts, from its name; (1, 1) for any other name."""
-    found = _PART.fullmatch(name)
-    return (int(found["number"]), int(found["count"])) if found else (1, 1)
+    match = _PART.fullmatch(name)
+    return (int(match["number"]), int(match["count"])) if match else (1, 1)
 
 
 def names_of(name: str) -> tuple[str, ...]:
     """Return the names of all parts of a model, given one part, with folders; else only the given name."""
-    found = _PART.fullmatch(name)
-    count = int(found["count"]) if found else 1
-    if not found or not 1 < count <= MAX_PARTS:
+    match = _PART.fullmatch(name)
+    count = int(match["count"]) if match else 1
+    if not match or not 1 < count <= MAX_PARTS:
         return (name,)
-    return tuple(f"{found['stem']}-{number:05}-of-{count:05}{found['suffix']}" for number in range(1, count + 1))
+    return tuple(f"{match['stem']}-{number:05}-of-{count:05}{match['suffix']}" for number in range(1, count + 1))
 
 
 def first_of(name: str) -> str:
@@ -50,8 +50,8 @@ def size_of(path: Path) -> int:
 
 def stats_of(path: Path) -> list[tuple[Path, int, int]]:
     """Return the existing parts, each with its size in bytes and modification time in nanoseconds."""
-    found = [(file, file.stat()) for file in files_of(path) if file.is_file()]
-    return [(file, status.st_size, status.st_mtime_ns) for file, status in found]
+    statuses = [(file, file.stat()) for file in files_of(path) if file.is_file()]
+    return [(file, status.st_size, status.st_mtime_ns) for file, status in statuses]
 
 
 def check_part(path: Path, metadata: Mapping[str, object], index: int, count: int) -> None:

@@ -26,7 +26,7 @@ def proposed(language: str, texts: list[str], proposer: Proposer | None = None) 
         return None
     proposal, source = found
     assert source.text == texts[-1]
-    return source.applied(proposal)
+    return source.apply(proposal)
 
 
 def check(language: str, marked: str) -> None:

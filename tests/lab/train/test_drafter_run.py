@@ -28,7 +28,7 @@ from localdflash.lab.train.training_needs import TrainingNeeds, needs
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig
-from localdflash.models.shapes.fingerprint import trained_for
+from localdflash.models.shapes.fingerprint import fingerprint_of
 from localdflash.models.weights.gguf import read_header
 from tests.support.reports import RecordedReport
 
@@ -197,7 +197,7 @@ def test_the_exported_drafter_proposes_the_trained_tokens(folder: Path, tiny_pai
         fingerprint = drafter.config.trained_for
         assert fingerprint
         assert fingerprint.tau == pytest.approx(run.tau)
-        assert replace(fingerprint, tau=0.0) == trained_for(target_header)
+        assert replace(fingerprint, tau=0.0) == fingerprint_of(target_header)
         with torch.inference_mode():
             served_logits = block_logits(drafter, load_decoder(path), batch)[0, 0, 1:, short]
         assert (served_logits - trained).abs().max() < error * trained.abs().max()

@@ -145,7 +145,7 @@ def test_killed_while_bytes_come_from_the_hub(percent: int, server: FakeHub, hub
 @pytest.mark.parametrize(
     ("before", "complete"),
     [
-        ("download.verified = die", False),
+        ("download.verify = die", False),
         ("Path.replace = die", False),
         ("records.write = die", True),
         ("os.fsync = die", False),
@@ -193,7 +193,7 @@ def test_offline_opens_no_socket(server: FakeHub, hub_pull: Pull, tmp_path: Path
 @pytest.mark.parametrize(
     ("before", "complete"),
     [
-        ("member.verified = die", False),
+        ("member.verify = die", False),
         ("member.ZipFile = die", False),
         ("os.fsync = die", False),
         ("records.write = die", True),

@@ -6,7 +6,7 @@ from pathlib import Path
 import gguf
 import pytest
 
-from localdflash.models.shapes.fingerprint import mismatch, trained_for
+from localdflash.models.shapes.fingerprint import fingerprint_of, mismatch
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 from tests.support.gguf_writing import finish
 from tests.support.tiny_models import SHAPE, write_target
@@ -36,7 +36,7 @@ def changed(target: GGUFHeader, path: Path, tensor: str = "", at: int = 0) -> GG
 
 
 def test_metadata_order_and_alignment_do_not_matter(target: GGUFHeader, tmp_path: Path) -> None:
-    actual, again = trained_for(target), trained_for(changed(target, tmp_path / "again.gguf"))
+    actual, again = fingerprint_of(target), fingerprint_of(changed(target, tmp_path / "again.gguf"))
     assert again == replace(actual, name="again.gguf")
     assert (actual.name, actual.kind) == ("target.gguf", "qwen3, 3 blocks of 128, Q8_0")
     assert len(actual.digest) == 32
@@ -45,15 +45,15 @@ def test_metadata_order_and_alignment_do_not_matter(target: GGUFHeader, tmp_path
 @pytest.mark.parametrize("tensor", ["blk.1.attn_q.weight", "output_norm.weight"])
 def test_fingerprint_changes_with_weights(tensor: str, target: GGUFHeader, tmp_path: Path) -> None:
     other = changed(target, tmp_path / "target.gguf.other", tensor)
-    assert trained_for(other).digest != trained_for(target).digest
-    assert trained_for(other).kind == trained_for(target).kind
+    assert fingerprint_of(other).digest != fingerprint_of(target).digest
+    assert fingerprint_of(other).kind == fingerprint_of(target).kind
 
 
 # The warning
 
 
 def test_one_line_for_another_quantization(target: GGUFHeader, tmp_path: Path) -> None:
-    expected = trained_for(target, 2.304)
+    expected = fingerprint_of(target, 2.304)
     other = read_header(write_target(tmp_path / "other.gguf", SHAPE, "Q4_0"))
     assert mismatch(tmp_path / "drafter.gguf", expected, other) == (
         "drafter.gguf was trained for target.gguf (qwen3, 3 blocks of 128, Q8_0), with 2.30 tokens per verify step;"
