@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant"]
 AttachmentKind = Literal["file", "symbol", "paste", "output"]
-# Why an answer ended; "" while it grows. length: max_tokens; context: full; repeat: text repeats; gone: engine lost.
+# Why an answer ended; "" while it grows. length: max_tokens; context: full; repeat: text repeats; gone: daemon lost.
 Finish = Literal["", "stop", "length", "context", "repeat", "cancelled", "gone"]
 
 
