@@ -145,7 +145,7 @@ _THOUGHT_END = re.compile(r"</think>[ \t]*$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Code block. `name`: its file, or "". `labelled`: the first line names the file. `closed`: the fence is."""
+    """Code block. `name`: its file, or "". `labelled`: the first line names the file. `closed`: it has an end."""
 
     info: str
     lines: tuple[str, ...]

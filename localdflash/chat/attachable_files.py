@@ -1,4 +1,4 @@
-"""Files of one folder that may be attached to a message: fuzzy search and reading, which block."""
+"""Files of one folder that may be attached to a message: fuzzy search and reading, both blocking."""
 
 import os
 import threading
@@ -60,11 +60,11 @@ class AttachableFiles:
 
     @property
     def is_listed(self) -> bool:
-        """Return whether a lookup can be answered without waiting."""
+        """Return whether the files have been listed once, so that `find` need not wait for the first list."""
         return self._listed_at > 0.0
 
     def find(self, query: str, limit: int = 30) -> list[FileMatch]:
-        """Return the best files and definitions (`box.py:ad`: those in box.py); for "" files read last, then all."""
+        """Return the best files and definitions (`box.py:ad`: those in box.py); for "", recent files, then all."""
         self._refresh()
         recent = [hit for hit in self._recent if not query or match_positions(query, hit.name)]
         hits = [FileMatch(hit.path, hit.symbol, match_positions(query, hit.name)) for hit in recent]

@@ -19,7 +19,7 @@ _SUMMARY_PROMPT = (
 
 @dataclass(frozen=True, slots=True)
 class FittedChat:
-    """Number of leading messages to leave out, and prompt tokens of the others; `tokens` and `context` 0: unknown."""
+    """Number of leading messages to leave out, and prompt `tokens` of the rest; 0 tokens or context: unknown."""
 
     dropped: int
     tokens: int

@@ -24,7 +24,7 @@ class Attachment:
 class StepRecord:
     """Verify step of an answer, with the number of accepted draft tokens.
 
-    `sizes` are the UTF-8 bytes of each committed token in the answer's text (0 for one without text).
+    `sizes` are the UTF-8 bytes of each committed token in the answer's text (0 for a token without text).
     """
 
     drafter: str  # "" for a step without a draft
