@@ -128,7 +128,7 @@ class ChatAppBase(App[int]):
         raise NotImplementedError
 
     def refresh_status(self) -> None:
-        """Update the status line from the engine."""
+        """Update the status line from the daemon."""
         raise NotImplementedError
 
     def run_command(self, command: Command, argument: str) -> None:

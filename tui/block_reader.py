@@ -115,8 +115,8 @@ class _Builder:
         """Return the blocks up to a closing token, which is consumed."""
         pieces: list[PlacedBlock] = []
         while self._tokens[self._at].type != closing:
-            found = self._read_items() if self._tokens[self._at].type.endswith("_list_open") else [self._read_block()]
-            for piece in found:
+            blocks = self._read_items() if self._tokens[self._at].type.endswith("_list_open") else [self._read_block()]
+            for piece in blocks:
                 piece.block.gap = bool(pieces) and piece.start > pieces[-1].end
                 pieces.append(piece)
         self._at += 1

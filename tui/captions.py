@@ -12,7 +12,7 @@ _FINISH_NOTES = {
     "context": "cut: the context is full",
     "repeat": "cut: the text repeated itself",
     "cancelled": "stopped",
-    "gone": "the engine went away",
+    "gone": "the daemon stopped",
 }
 
 

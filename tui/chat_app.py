@@ -1,4 +1,4 @@
-"""App of `localdflash chat` on a terminal, which shows its screen before the engine is ready."""
+"""App of `localdflash chat` on a terminal, which shows its screen before the daemon is ready."""
 
 import asyncio
 import gc
@@ -121,9 +121,9 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
 
     def get_driver_class(self) -> type[Driver]:
         """Return this project's driver on Linux terminals."""
-        found = super().get_driver_class()
-        if found.__name__ != "LinuxDriver":  # on Windows, or set by TEXTUAL_DRIVER
-            return found
+        driver_class = super().get_driver_class()
+        if driver_class.__name__ != "LinuxDriver":  # on Windows, or set by TEXTUAL_DRIVER
+            return driver_class
         from localdflash.tui.driver import Driver as OurDriver
 
         return OurDriver

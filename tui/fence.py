@@ -94,12 +94,12 @@ class OpenFence:
     """State of an open fence: recognises its end and the code in its lines."""
 
     def __init__(self, opener: str) -> None:
-        found = _OPENER.match(opener.replace("\r", ""))
-        assert found
-        self.info = found[3]
-        self._indent = len(found[1])
-        mark = re.escape(found[2][0])
-        self._end = re.compile(rf" {{0,3}}{mark}{{{len(found[2])},}}[ \t]*$")
+        match = _OPENER.match(opener.replace("\r", ""))
+        assert match
+        self.info = match[3]
+        self._indent = len(match[1])
+        mark = re.escape(match[2][0])
+        self._end = re.compile(rf" {{0,3}}{mark}{{{len(match[2])},}}[ \t]*$")
         self._maybe = re.compile(rf" {{0,3}}{mark}*$")
 
     def ends_with(self, line: str) -> bool:

@@ -127,21 +127,21 @@ def _tokens(lexer: "Lexer", text: str, states: tuple[str, ...]) -> tuple[list[tu
     if isinstance(lexer, RegexLexer):
         context = LexerContext(text + "\n", 0, list(states))
         with suppress(Exception):  # some rules need the whole text
-            found = _check_tokens(ExtendedRegexLexer.get_tokens_unprocessed(lexer, context=context), text)
-            return found, tuple(context.stack)
+            tokens = _check_tokens(ExtendedRegexLexer.get_tokens_unprocessed(lexer, context=context), text)
+            return tokens, tuple(context.stack)
     return _check_tokens(lexer.get_tokens_unprocessed(text + "\n"), text), START[0]
 
 
 def _check_tokens(tokens: Iterable[tuple[int, Any, str]], text: str) -> list[tuple[Any, str]]:
     """Return the tokens of one line; ValueError if they do not add up to it, or never end."""
-    found: list[tuple[Any, str]] = []
+    line_tokens: list[tuple[Any, str]] = []
     for _, kind, value in tokens:
-        found.append((kind, value.removesuffix("\n")))
-        if len(found) > 4 * len(text) + 16:
+        line_tokens.append((kind, value.removesuffix("\n")))
+        if len(line_tokens) > 4 * len(text) + 16:
             raise ValueError("the lexer returned too many tokens")
-    if "".join(value for _, value in found) != text:
+    if "".join(value for _, value in line_tokens) != text:
         raise ValueError("the lexer lost text")
-    return found
+    return line_tokens
 
 
 def _find_open_comment(tokens: list[tuple[Any, str]]) -> int | None:

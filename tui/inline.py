@@ -133,10 +133,10 @@ class _Runs:
 def _with_urls(text: str) -> Iterator[tuple[str, str]]:
     """Yield pieces of a text, each with its URL: the piece itself, or "" for plain text."""
     done = 0
-    for found in _URL.finditer(text):
-        yield text[done : found.start()], ""
-        yield found[0], found[0]
-        done = found.end()
+    for match in _URL.finditer(text):
+        yield text[done : match.start()], ""
+        yield match[0], match[0]
+        done = match.end()
     yield text[done:], ""
 
 

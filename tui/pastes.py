@@ -69,26 +69,26 @@ class PasteParser(XTermParser):
     def _outside(self, data: str) -> tuple[str, str]:
         """Return the input up to the `_START` of a paste, included, and the rest."""
         pending = self._before + data
-        found = pending.find(_START)
-        if found < 0:
+        position = pending.find(_START)
+        if position < 0:
             self._before = pending[-len(_START) + 1 :]
             return data, ""
-        split = found + len(_START) - len(self._before)
+        split = position + len(_START) - len(self._before)
         self._before, self._pieces, self._length, self._kept = "", [], 0, 0
         return data[:split], data[split:]
 
     def _inside(self, pieces: list[str], data: str) -> tuple[bool, str]:
         """Keep pasted text; return whether the paste has ended, and the rest."""
         pending = self._before + data
-        found = pending.find(_END)
+        position = pending.find(_END)
         # A possible beginning of `_END` is kept until the next chunk.
-        end = found if found >= 0 else max(len(pending) - len(_END) + 1, 0)
+        end = position if position >= 0 else max(len(pending) - len(_END) + 1, 0)
         room = max(MAX_PASTE_CHARS + 1 - self._kept, 0)
         pieces.append(pending[: min(end, room)])
         self._kept += len(pieces[-1])
         self._length += end
-        self._before = "" if found >= 0 else pending[end:]
-        return found >= 0, pending[end + len(_END) :] if found >= 0 else ""
+        self._before = "" if position >= 0 else pending[end:]
+        return position >= 0, pending[end + len(_END) :] if position >= 0 else ""
 
     def _end(self, pieces: list[str]) -> Iterable[Message]:
         self._pieces = None

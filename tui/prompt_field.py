@@ -198,14 +198,14 @@ class Prompt(SuggestingArea):
     async def _send_with_files(self, text: str, attachments: Sequence[Attachment], mentions: set[str]) -> None:
         """Read the mentioned files, then send; messages keep their order."""
         async with self._sending:
-            found = await asyncio.to_thread(attach_mentions, text, self.files, mentions)
-            if found.refused and text != self._refused_text:
+            files = await asyncio.to_thread(attach_mentions, text, self.files, mentions)
+            if files.refused and text != self._refused_text:
                 self._refused_text = text
                 self.chosen_mentions |= mentions
                 self.put_back(text, attachments)
-                self.post_message(self.Notice(f"{'; '.join(found.refused)}; Enter again sends the message without it"))
+                self.post_message(self.Notice(f"{'; '.join(files.refused)}; Enter again sends the message without it"))
                 return
-            named = {one.name: one for one in (*attachments, *found.attachments)}
+            named = {one.name: one for one in (*attachments, *files.attachments)}
             self._submit(text, tuple(named.values()))
 
     def _submit(self, text: str, attachments: Sequence[Attachment]) -> None:
@@ -215,11 +215,11 @@ class Prompt(SuggestingArea):
 
     async def _attach_file(self, path: str) -> None:
         try:
-            found = await asyncio.to_thread(lambda: self.files.read(*split_name(path, self.files.exists)))
+            attachment = await asyncio.to_thread(lambda: self.files.read(*split_name(path, self.files.exists)))
         except UsageError as error:
             self.post_message(self.Notice(str(error)))
             return
-        self._chips.add(found)
+        self._chips.add(attachment)
 
     def on_paste(self, event: events.Paste) -> None:
         """Insert, attach or refuse what the terminal pastes."""

@@ -26,11 +26,11 @@ def state_file() -> Path:
 
 def load() -> TuiState:
     """Return the state saved last; invalid values count as missing."""
-    found = read_json(state_file(), _MAX_BYTES)
-    theme = found.get("theme")
+    state = read_json(state_file(), _MAX_BYTES)
+    theme = state.get("theme")
     if not isinstance(theme, str) or theme not in THEMES:
         theme = DEFAULT
-    return TuiState(theme, found.get("seen_welcome") is True)
+    return TuiState(theme, state.get("seen_welcome") is True)
 
 
 def save(state: TuiState) -> None:

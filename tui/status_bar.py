@@ -68,10 +68,10 @@ def _stage(stage: str, waited: float) -> str:
         return f"loading the model, {details}…"
     seconds = f" {waited:.0f} s" if waited >= 1 else ""
     return {
-        "starting": "starting the engine…",
+        "starting": "starting the daemon…",
         "loading": f"loading the model…{seconds}",
         "waiting": f"waiting for another chat…{seconds}",
-        "gone": "the engine stopped",
+        "gone": "the daemon stopped",
     }.get(stage, "")
 
 

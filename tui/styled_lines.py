@@ -135,14 +135,14 @@ class _Cutter:
 
     def cut(self, start: int, end: int) -> tuple[StyledRun, ...]:
         """Return the runs between two offsets."""
-        found = []
+        runs = []
         while self._at < len(self._runs):
             run = self._runs[self._at]
             low, high = max(0, start - self._offset), min(len(run.text), end - self._offset)
             if low < high:
-                found.append(run if high - low == len(run.text) else StyledRun(run.text[low:high], run.style, run.link))
+                runs.append(run if high - low == len(run.text) else StyledRun(run.text[low:high], run.style, run.link))
             if self._offset + len(run.text) > end:
                 break
             self._offset += len(run.text)
             self._at += 1
-        return tuple(found)
+        return tuple(runs)

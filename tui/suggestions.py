@@ -48,25 +48,25 @@ class PromptSuggestion:
 
 def completion_context(before: str, *, first: bool) -> CompletionContext | None:
     """Return the word to complete at the end of a line; `first`: it is the first line of the prompt."""
-    if first and (found := _COMMAND.match(before)):
-        return CompletionContext("command", 0, found[1])
-    if found := _MENTION.search(before):
-        return CompletionContext("file", found.start(), found[1].removeprefix('"'))
-    if first and (found := _ARGUMENT.match(before)):
-        kind: Literal["file", "argument"] = "file" if found[1] == "attach" else "argument"
-        return CompletionContext(kind, found.start(2), found[2], found[1])
+    if first and (match := _COMMAND.match(before)):
+        return CompletionContext("command", 0, match[1])
+    if match := _MENTION.search(before):
+        return CompletionContext("file", match.start(), match[1].removeprefix('"'))
+    if first and (match := _ARGUMENT.match(before)):
+        kind: Literal["file", "argument"] = "file" if match[1] == "attach" else "argument"
+        return CompletionContext(kind, match.start(2), match[2], match[1])
     return None
 
 
 def command_suggestions(query: str) -> list[PromptSuggestion]:
     """Return the commands that begin with the query, else those that match it fuzzily."""
     typed = query.lower()
-    found = [one for one in commands.COMMANDS if any(name.startswith(typed) for name in (one.name, *one.aliases))]
-    if not found:
+    matches = [one for one in commands.COMMANDS if any(name.startswith(typed) for name in (one.name, *one.aliases))]
+    if not matches:
         named = Haystack([command.name for command in commands.COMMANDS], "/")
-        found = [commands.COMMANDS[at] for _, at in named.find_best(query, len(commands.COMMANDS))]
-    found.sort(key=lambda command: typed not in (command.name, *command.aliases))
-    return [_command_suggestion(command, query) for command in found]
+        matches = [commands.COMMANDS[at] for _, at in named.find_best(query, len(commands.COMMANDS))]
+    matches.sort(key=lambda command: typed not in (command.name, *command.aliases))
+    return [_command_suggestion(command, query) for command in matches]
 
 
 def argument_suggestions(context: CompletionContext, choices: ArgumentChoices) -> list[PromptSuggestion]:

@@ -223,9 +223,9 @@ class Transcript(Scroller, can_focus=True):
             self._find_words, self._found = words, None
         pattern = re.compile(re.escape(words), re.IGNORECASE)
         matches = [
-            (index, found.span())
+            (index, match.span())
             for index in range(len(self._column.entries))
-            for found in pattern.finditer(self._column.text_between(index, 0, None))
+            for match in pattern.finditer(self._column.text_between(index, 0, None))
         ]
         self._note_expected = False
         if not matches:
@@ -284,9 +284,9 @@ class Transcript(Scroller, can_focus=True):
         if at is None or at.y >= len(self._column.entries):
             return
         text = self._column.text_between(at.y, 0, None)
-        found = next((one for one in what.finditer(text) if one.start() <= at.x < one.end()), None)
-        if found:
-            self.screen.selections = {self: Selection(Offset(found.start(), at.y), Offset(found.end(), at.y))}
+        match = next((one for one in what.finditer(text) if one.start() <= at.x < one.end()), None)
+        if match:
+            self.screen.selections = {self: Selection(Offset(match.start(), at.y), Offset(match.end(), at.y))}
 
     def text_select_all(self) -> None:
         """Disable Textual's selection of the whole widget on a double click."""

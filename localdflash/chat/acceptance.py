@@ -13,7 +13,7 @@ RATE_SECONDS = 0.5  # between two entries of `rates`
 
 
 class Acceptance:
-    """Running statistics of one answer's verify steps, from the creation of this object. Without steps: None."""
+    """Running statistics of one answer's verify steps. The time to first token counts from the object's creation."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.steps = self.tokens = self.drafted = self.accepted = 0
@@ -70,12 +70,12 @@ class Acceptance:
 
     @property
     def tau(self) -> float | None:
-        """Return the tokens per verify step."""
+        """Return the mean number of committed tokens per verify step; None before any step."""
         return self.tokens / self.steps if self.steps else None
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Return the share of drafted tokens that were accepted."""
+        """Return the share of drafted tokens that were accepted; None if no token was drafted."""
         return self.accepted / self.drafted if self.drafted else None
 
     @property
@@ -86,7 +86,7 @@ class Acceptance:
 
     @property
     def step_ms(self) -> tuple[float, float] | None:
-        """Return the p50 and p95 of the step time in milliseconds."""
+        """Return the p50 and p95 of the step time in milliseconds; None before any step."""
         p50, p95 = (-(-len(self._step_ms) * percent // 100) - 1 for percent in (50, 95))
         return (self._step_ms[p50], self._step_ms[p95]) if self._step_ms else None
 

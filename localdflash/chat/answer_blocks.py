@@ -83,8 +83,8 @@ def path_in_info(info: str) -> str:
     """Return the path in ```` ```py path=src/box.py ````, ```` ```src/box.py ```` or ```` ```py:src/box.py ````."""
     if len(info) > _MAX_LINE_CHARACTERS:
         return ""
-    if found := _ATTRIBUTE.search(info):
-        return str(next(group for group in found.groups() if group))
+    if match := _ATTRIBUTE.search(info):
+        return str(next(group for group in match.groups() if group))
     words = info.split()
     for word in words:
         if _is_path(word):
@@ -97,8 +97,8 @@ def path_in_info(info: str) -> str:
 
 def path_in_comment(line: str) -> str:
     """Return the path in a first line such as `# src/box.py`."""
-    found = _COMMENT.match(line) if len(line) <= _MAX_LINE_CHARACTERS else None
-    path = str(found[1]) if found else ""
+    match = _COMMENT.match(line) if len(line) <= _MAX_LINE_CHARACTERS else None
+    path = str(match[1]) if match else ""
     return path if _is_path(path) else ""
 
 
@@ -145,7 +145,7 @@ _THOUGHT_END = re.compile(r"</think>[ \t]*$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Code block. `name`: its file, or "". `labelled`: the first line names the file. `closed`: the fence is."""
+    """Code block. `name`: its file, or "". `labelled`: the first line names the file. `closed`: it has an end."""
 
     info: str
     lines: tuple[str, ...]

@@ -63,7 +63,7 @@ class SharedDaemon(ServerSource):
             return await run_in_thread(connect_daemon, say, on_stage)
         except (KeyError, TypeError, ValueError):
             raise LocaldflashError(
-                f"{paths.engine_socket()}: the program that listens here is not localdflash's engine"
+                f"{paths.engine_socket()}: the program that listens here is not localdflash's daemon"
             ) from None
 
     def remember_pair(self, pair: str) -> None:
@@ -146,7 +146,7 @@ async def run_in_thread(work: Callable[[Say, OnStage], T], say: Say, on_stage: O
         except Exception as error:
             future.set_exception(error)
 
-    threading.Thread(target=run, name="engine start", daemon=True).start()
+    threading.Thread(target=run, name="daemon start", daemon=True).start()
     try:
         return await asyncio.wrap_future(future)
     finally:

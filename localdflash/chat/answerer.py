@@ -236,7 +236,7 @@ class Answerer:
                     await asyncio.sleep(0)
                     last_yield = time.perf_counter()
         if not is_complete:
-            raise EngineDisconnect("the engine closed the connection during an answer")
+            raise EngineDisconnect("the daemon closed the connection during an answer")
 
     async def read_ahead(self, messages: Sequence[Message], settings: ChatSettings, *, system: str = "") -> None:
         """Let a running local daemon prefill a prompt that is still being written. Cancelling this stops it."""
@@ -255,7 +255,7 @@ class Answerer:
         body |= template_fields(settings)
         count = (await self._post_with_retry("/apply-template", body)).get("tokens")
         if not isinstance(count, int):
-            raise LocaldflashError("unexpected reply from the engine: no token count; is it another version?")
+            raise LocaldflashError("unexpected reply from the daemon: no token count; is it another version?")
         return count
 
     async def load(self, pair: str) -> ServerInfo:
@@ -333,7 +333,7 @@ def _select_pair(status: Mapping[str, Any], pair: str) -> Mapping[str, Any]:
     try:
         return next((entry for entry in status["pairs"] if pair in (entry["pair"], entry["options"]["pair"])), {})
     except (KeyError, TypeError):
-        raise LocaldflashError("unexpected reply from the engine; is it another version?") from None
+        raise LocaldflashError("unexpected reply from the daemon; is it another version?") from None
 
 
 def _import_client(*_: object) -> None:
@@ -358,7 +358,7 @@ def _parse_info(status: Mapping[str, Any]) -> ServerInfo:
             str(status.get("gpu_check") or ""),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise LocaldflashError("unexpected reply from the engine; is it another version?") from None
+        raise LocaldflashError("unexpected reply from the daemon; is it another version?") from None
 
 
 def _make_events(differs: bool, parts: Sequence[tuple[str, StepRecord | None]]) -> list[AnswerPiece | AnswerRestart]:

@@ -170,18 +170,18 @@ def undo_last(journal: Journal) -> UndoResult | None:
 
 
 def _record_change(target: WorkspaceFolder, one: FileProposal) -> _FileChange:
-    found: WorkspaceFile | None = None
+    current: WorkspaceFile | None = None
     with suppress(UsageError):
-        found = target.read(one.path)
+        current = target.read(one.path)
     parents = [str(parent) for parent in reversed(Path(one.path).parents) if parent != Path()]
     missing = [parent for parent in parents if not os.path.lexists(os.path.join(target.path, parent))]
-    return _FileChange(one.path, one.before, found.mode if found else None, _hash(one.after), missing)
+    return _FileChange(one.path, one.before, current.mode if current else None, _hash(one.after), missing)
 
 
 def _restore(target: WorkspaceFolder, entry: _FileChange, temporary: str) -> bool:
     """Restore one file; return whether its content changed. UsageError if it was changed since."""
-    found = target.read(normalise_name(entry.path))
-    now = found.data if found else None
+    current = target.read(normalise_name(entry.path))
+    now = current.data if current else None
     if now != entry.before:
         if _hash(now) != entry.after:
             raise UsageError("was changed since; it is not restored")
@@ -206,15 +206,15 @@ def _write(
             if place is None:
                 raise UsageError(_CHANGED)
             folder, file_name = place
-            found = read_at(folder, file_name)
-            if (found.data if found else None) != before:
+            current = read_at(folder, file_name)
+            if (current.data if current else None) != before:
                 raise UsageError(_CHANGED)
-            if found and not found.mode & 0o222:
+            if current and not current.mode & 0o222:
                 raise UsageError("is read-only")
             if after is None:
                 folder.remove(file_name)
             else:
-                _write_temporary(folder, file_name, after, found, temporary, found.mode if found else mode)
+                _write_temporary(folder, file_name, after, current, temporary, current.mode if current else mode)
             with suppress(OSError):  # the file is written; only a power cut could lose it
                 folder.sync()
     except (OSError, UsageError) as error:
@@ -226,7 +226,7 @@ def _write(
 
 
 def _write_temporary(
-    folder: OpenFolder, name: str, data: bytes, found: WorkspaceFile | None, temporary: str, mode: int | None
+    folder: OpenFolder, name: str, data: bytes, replaced_file: WorkspaceFile | None, temporary: str, mode: int | None
 ) -> None:
     """Write a temporary file in the same folder, then move it into place in one step."""
     try:
@@ -237,15 +237,15 @@ def _write_temporary(
             if mode is not None:
                 set_mode(descriptor, mode)
             os.fsync(descriptor)
-        _move_into_place(folder, name, found, temporary)
+        _move_into_place(folder, name, replaced_file, temporary)
     finally:
         with suppress(OSError):
             folder.remove(temporary)
 
 
-def _move_into_place(folder: OpenFolder, name: str, found: WorkspaceFile | None, temporary: str) -> None:
+def _move_into_place(folder: OpenFolder, name: str, replaced_file: WorkspaceFile | None, temporary: str) -> None:
     """Check once more, then move; a new file is linked, which fails if the name exists."""
-    if found is None:
+    if replaced_file is None:
         try:
             folder.link(temporary, name)
             return
@@ -255,7 +255,7 @@ def _move_into_place(folder: OpenFolder, name: str, found: WorkspaceFile | None,
             if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
                 raise
     now = read_at(folder, name)
-    if (now and now.identity) != (found and found.identity):
+    if (now and now.identity) != (replaced_file and replaced_file.identity):
         raise UsageError(_CHANGED)
     folder.replace(temporary, name)
 
@@ -280,12 +280,12 @@ def _hash(data: bytes | None) -> str | None:
 
 def _load_sets(folder: Path, root: str) -> list[_ChangeSet]:
     """Return the stored sets of a root, without unreadable ones."""
-    found = []
+    change_sets = []
     for path in sorted(folder.glob("*.json"))[-MAX_CHANGE_SETS:]:
         with suppress(OSError, ValueError, msgspec.MsgspecError):
             if not path.is_file():  # reading a pipe would never end
                 continue
             changes = msgspec.json.decode(path.read_bytes(), type=_ChangeSet)
             if changes.root == root and changes.name == path.stem and changes.age >= 0:
-                found.append(changes)
-    return found
+                change_sets.append(changes)
+    return change_sets

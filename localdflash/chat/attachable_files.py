@@ -1,4 +1,4 @@
-"""Files of one folder that may be attached to a message: fuzzy search and reading, which block."""
+"""Files of one folder that may be attached to a message: fuzzy search and reading, both blocking."""
 
 import os
 import threading
@@ -60,11 +60,11 @@ class AttachableFiles:
 
     @property
     def is_listed(self) -> bool:
-        """Return whether a lookup can be answered without waiting."""
+        """Return whether the files have been listed once, so that `find` need not wait for the first list."""
         return self._listed_at > 0.0
 
     def find(self, query: str, limit: int = 30) -> list[FileMatch]:
-        """Return the best files and definitions (`box.py:ad`: those in box.py); for "" files read last, then all."""
+        """Return the best files and definitions (`box.py:ad`: those in box.py); for "", recent files, then all."""
         self._refresh()
         recent = [hit for hit in self._recent if not query or match_positions(query, hit.name)]
         hits = [FileMatch(hit.path, hit.symbol, match_positions(query, hit.name)) for hit in recent]
@@ -105,14 +105,14 @@ class AttachableFiles:
 
     def _matches(self, query: str, limit: int) -> list[FileMatch]:
         names, (defined, paths) = self._names, self._defined
-        found: list[tuple[int, FileMatch]] = []
+        matches: list[tuple[int, FileMatch]] = []
         for tier, at in names.find_best(query, limit):
-            found.append((tier, FileMatch(names.names[at], "", match_positions(query, names.names[at]))))
+            matches.append((tier, FileMatch(names.names[at], "", match_positions(query, names.names[at]))))
         for tier, at in defined.find_best(query, limit):
             path, symbol = paths[at], defined.names[at]
             marked = tuple(len(path) + 1 + at for at in match_positions(query, symbol))
-            found.append((tier, FileMatch(path, symbol, marked)))
-        return [hit for _, hit in sorted(found, key=lambda pair: pair[0])][:limit]
+            matches.append((tier, FileMatch(path, symbol, marked)))
+        return [hit for _, hit in sorted(matches, key=lambda pair: pair[0])][:limit]
 
     def _members(self, path: str, symbol: str, limit: int) -> list[FileMatch]:
         """Return the definitions in a file that match `symbol`."""
@@ -206,9 +206,9 @@ class AttachableFiles:
     def _text(self, below: str) -> str:
         from localdflash.code.context.files import clean_name, read_bytes, read_signature
 
-        display_name, found = clean_name(below), read_signature(f"{self.root}/{below}")
-        if found is not None and found.size > MAX_ATTACHED_BYTES:
-            size, limit = format_size(found.size), format_size(MAX_ATTACHED_BYTES)
+        display_name, signature = clean_name(below), read_signature(f"{self.root}/{below}")
+        if signature is not None and signature.size > MAX_ATTACHED_BYTES:
+            size, limit = format_size(signature.size), format_size(MAX_ATTACHED_BYTES)
             raise UsageError(f"{display_name}: too large ({size}, at most {limit})")
         data = read_bytes(self.root, below)
         if data is None:
@@ -260,8 +260,8 @@ def _select_definition(name: str, symbol: str, text: str) -> str:
     from localdflash.code.context.definitions import find_definitions
     from localdflash.text.syntax import language_of
 
-    found = [one for one in find_definitions(name, language_of(name), text) if symbol in (one.qualified, one.name)]
-    if not found:
+    matches = [one for one in find_definitions(name, language_of(name), text) if symbol in (one.qualified, one.name)]
+    if not matches:
         raise UsageError(f"{name} defines no {symbol}")
-    first, last = min(found, key=lambda one: one.qualified != symbol).lines
+    first, last = min(matches, key=lambda one: one.qualified != symbol).lines
     return "".join(text.splitlines(keepends=True)[first : last + 1])

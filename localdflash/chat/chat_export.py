@@ -125,4 +125,4 @@ def _message_fields(message: Message) -> dict[str, Any]:
 
 
 def _encode_json(value: object) -> str:
-    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))
+    return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False))

@@ -117,8 +117,8 @@ def make_title(message: Message) -> str:
 
 def make_excerpt(text: str, words: tuple[str, ...] = ()) -> str:
     """Return one line of a text around the first of the words that occurs; without words, its beginning."""
-    found = (_find_word(word, text) for word in words)
-    first = min((place for place in found if place >= 0), default=0)
+    positions = (_find_word(word, text) for word in words)
+    first = min((position for position in positions if position >= 0), default=0)
     start = max(first - _LEAD_CHARACTERS, 0)
     line = " ".join(text[start : start + 4 * MAX_EXCERPT].split())
     return shorten("…" + line if start else line, MAX_EXCERPT)
@@ -135,6 +135,6 @@ def shorten(line: str, width: int) -> str:
     """Truncate a line to `width` characters, at a space if that loses little."""
     if len(line) <= width:
         return line
-    cut = line[: width - 1]
-    space = cut.rfind(" ")
-    return (cut[:space] if space > width // 2 else cut).rstrip() + "…"
+    beginning = line[: width - 1]
+    space = beginning.rfind(" ")
+    return (beginning[:space] if space > width // 2 else beginning).rstrip() + "…"

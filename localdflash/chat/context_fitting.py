@@ -19,7 +19,7 @@ _SUMMARY_PROMPT = (
 
 @dataclass(frozen=True, slots=True)
 class FittedChat:
-    """Number of leading messages to leave out, and prompt tokens of the others; `tokens` and `context` 0: unknown."""
+    """Number of leading messages to leave out, and prompt `tokens` of the rest; 0 tokens or context: unknown."""
 
     dropped: int
     tokens: int
@@ -45,16 +45,16 @@ async def plan_fit(
             f" {info.context}; shorten it"
         )
     # Binary search in (low, high]: the exchanges from `low` on are too many, those from `high` on fit.
-    low, high, found = -1, len(starts) - 1, fewest
+    low, high, tokens = -1, len(starts) - 1, fewest
     exchange = 0  # first all of them: they may fit
     while low + 1 < high:
         count = await count_from(exchange)
         if count is not None and count + reserve <= info.context:
-            high, found = exchange, count
+            high, tokens = exchange, count
         else:
             low = exchange
         exchange = (low + high) // 2
-    return FittedChat(starts[high], found, info.context)
+    return FittedChat(starts[high], tokens, info.context)
 
 
 async def summarise(answerer: Answerer, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> str:

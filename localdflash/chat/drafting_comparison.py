@@ -67,7 +67,7 @@ async def compare_drafting(
     """Answer messages with and without drafting, interleaved, with one seed; `say` receives the progress."""
     await answerer.ready()
     if not answerer.is_localdflash:
-        raise UsageError("a comparison needs localdflash's engine, and this chat uses another server")
+        raise UsageError("a comparison needs localdflash's daemon, and this chat uses another server")
     seed = secrets.randbits(31) if settings.seed is None else settings.seed
     settings = replace(settings, max_tokens=settings.max_tokens or MAX_TOKENS, seed=seed)
     say(Comparison(running="reading the conversation"))
@@ -98,7 +98,7 @@ async def _request_answer(
                 case Done(_, numbers):
                     return "".join(parts), numbers
                 case _:
-                    raise EngineDisconnect("the engine restarted during the comparison: try again")
+                    raise EngineDisconnect("the daemon restarted during the comparison: try again")
     raise EngineDisconnect("the daemon went away during the comparison; try again")
 
 

@@ -22,18 +22,18 @@ class Haystack:
 
     def find_best(self, query: str, limit: int) -> list[tuple[int, int]]:
         """Return the tiers (the lower, the better) and indices of at most `limit` names; none for an empty query."""
-        query, found, seen = query.lower(), list[tuple[int, int]](), set[int]()
+        query, results, seen = query.lower(), list[tuple[int, int]](), set[int]()
         if not query:
             return []
         for tier, matching in enumerate(self._tiers(query)):
             new = (index for index in matching if index not in seen)
-            best = new if tier == _SCATTERED_TIER else heapq.nsmallest(limit - len(found), new, key=self._order)
-            best = list(itertools.islice(best, limit - len(found)))
-            found += [(tier, index) for index in best]
+            best = new if tier == _SCATTERED_TIER else heapq.nsmallest(limit - len(results), new, key=self._order)
+            best = list(itertools.islice(best, limit - len(results)))
+            results += [(tier, index) for index in best]
             seen.update(best)
-            if len(found) == limit:
+            if len(results) == limit:
                 break
-        return found
+        return results
 
     def _tiers(self, query: str) -> Iterator[list[int]]:
         last, folded = self._last, self._folded

@@ -50,30 +50,30 @@ def spell_mention(path: str, part: str = "") -> str:
 
 def possible_spellings(name: str) -> set[str]:
     """Return the mentions that may have led to an attachment of this name."""
-    found = _WITH_PART.fullmatch(name)
-    return {spell_mention(name)} | ({spell_mention(found[1], found[2])} if found else set())
+    match = _WITH_PART.fullmatch(name)
+    return {spell_mention(name)} | ({spell_mention(match[1], match[2])} if match else set())
 
 
 def split_name(name: str, exists: Callable[[str], bool]) -> tuple[str, str]:
     """Split a name such as box.py:12-40 into path and part."""
-    found = None if exists(name) else _WITH_PART.fullmatch(name)
-    return (found[1], found[2]) if found else (name, "")
+    match = None if exists(name) else _WITH_PART.fullmatch(name)
+    return (match[1], match[2]) if match else (name, "")
 
 
 def find_mentions(text: str, exists: Callable[[str], bool], picked: Collection[str] = ()) -> list[Mention]:
     """Return the mentions in a text, in order. `picked`: mentions, as spelled, that were picked from a list."""
     fences, mentions = _find_fences(text), list[Mention]()
-    for found in _AT.finditer(text):
-        quoted, part, plain = found.groups()
-        fenced = any(start <= found.start() < end for start, end in fences)
+    for match in _AT.finditer(text):
+        quoted, part, plain = match.groups()
+        fenced = any(start <= match.start() < end for start, end in fences)
         if quoted is not None:
-            readings = [(found.end(), re.sub(r"\\(.)", r"\1", quoted), part or "")]
+            readings = [(match.end(), re.sub(r"\\(.)", r"\1", quoted), part or "")]
         else:
-            readings = _possible_readings(plain[:MAX_PATH_CHARACTERS], found.start() + 1)
+            readings = _possible_readings(plain[:MAX_PATH_CHARACTERS], match.start() + 1)
         for end, path, part in readings:
-            was_picked = (spelling := text[found.start() : end]) in picked and spelling == spell_mention(path, part)
+            was_picked = (spelling := text[match.start() : end]) in picked and spelling == spell_mention(path, part)
             if was_picked or (not fenced and len(path) <= MAX_PATH_CHARACTERS and exists(path)):
-                mentions.append(Mention(found.start(), end, path, part))
+                mentions.append(Mention(match.start(), end, path, part))
                 break
     return mentions
 
@@ -87,11 +87,11 @@ def attach_mentions(text: str, files: AttachableFiles, picked: Collection[str] =
             refused.append(f"more than {MAX_MENTIONS} files are mentioned; send them in several messages")
             break
         try:
-            found = files.read(mention.path, mention.part)
+            attachment = files.read(mention.path, mention.part)
         except UsageError as error:
             refused.append(str(error))
             continue
-        attachments[found.name] = found
+        attachments[attachment.name] = attachment
     return MentionedFiles(tuple(attachments.values()), tuple(refused))
 
 
@@ -111,10 +111,10 @@ def _possible_readings(token: str, start: int) -> list[tuple[int, str, str]]:
 def _find_fences(text: str) -> list[tuple[int, int]]:
     """Return the ranges of fenced code."""
     fences, opening = [], None
-    for found in _FENCE.finditer(text):
+    for fence in _FENCE.finditer(text):
         if opening is None:
-            opening = found
-        elif found[1].startswith(opening[1]):
-            fences.append((opening.start(), found.end()))
+            opening = fence
+        elif fence[1].startswith(opening[1]):
+            fences.append((opening.start(), fence.end()))
             opening = None
     return [*fences, (opening.start(), len(text))] if opening else fences

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant"]
 AttachmentKind = Literal["file", "symbol", "paste", "output"]
-# Why an answer ended; "" while it grows. length: max_tokens; context: full; repeat: text repeats; gone: engine lost.
+# Why an answer ended; "" while it grows. length: max_tokens; context: full; repeat: text repeats; gone: daemon lost.
 Finish = Literal["", "stop", "length", "context", "repeat", "cancelled", "gone"]
 
 
@@ -24,7 +24,7 @@ class Attachment:
 class StepRecord:
     """Verify step of an answer, with the number of accepted draft tokens.
 
-    `sizes` are the UTF-8 bytes of each committed token in the answer's text (0 for one without text).
+    `sizes` are the UTF-8 bytes of each committed token in the answer's text (0 for a token without text).
     """
 
     drafter: str  # "" for a step without a draft

@@ -42,8 +42,8 @@ class PullProgress:
 
 async def list_models() -> list[ModelRow]:
     """Return all pairs, registered or downloaded; those that cannot run on this machine come last."""
-    found = [_make_row(pair) for pair in await _run_json(LIST_SECONDS, "models", "list", "--json")]
-    return sorted(found, key=lambda row: bool(row.why_not))
+    rows = [_make_row(pair) for pair in await _run_json(LIST_SECONDS, "models", "list", "--json")]
+    return sorted(rows, key=lambda row: bool(row.why_not))
 
 
 async def describe_model(spec: str) -> ModelRow:

@@ -86,17 +86,17 @@ def find_splices(text: FileText, hunks: Sequence[PatchHunk]) -> tuple[list[Splic
         except UsageError as error:
             raise UsageError(f"hunk {number} of {len(hunks)} {error}") from None
     located.sort(key=lambda pair: pair[0])
-    found: list[Splice] = []
+    splices: list[Splice] = []
     final: bool | None = None
     reached = 0
     for start, hunk in located:
         if start < reached:
             raise UsageError(f"two hunks change line {start + 1}")
-        found += _splices_of_hunk(start, hunk)
+        splices += _splices_of_hunk(start, hunk)
         reached = start + len(hunk.old)
         if reached == len(text.lines) and hunk.old_lacks_newline != hunk.new_lacks_newline:
             final = hunk.old_lacks_newline
-    return found, final
+    return splices, final
 
 
 def find_lines(lines: Sequence[str], old: Sequence[str], at: int | None = None) -> int:
@@ -129,26 +129,26 @@ def _find_two(lines: Sequence[str], needle: Sequence[str]) -> list[int]:
 
 def _splices_of_hunk(start: int, hunk: PatchHunk) -> list[Splice]:
     """Return the splices of a hunk without its context lines, which stay as the file has them."""
-    found: list[Splice] = []
+    splices: list[Splice] = []
     at = first = start
     new: list[str] = []
     for line in (*hunk.lines, " "):
         if line[0] == " ":
             if new or at > first:
-                found.append(Splice(first, at, new))
+                splices.append(Splice(first, at, new))
             at += 1
             first, new = at, []
         elif line[0] == "-":
             at += 1
         else:
             new.append(line[1:])
-    return found
+    return splices
 
 
 def _clean_names(old: str, new: str) -> tuple[str, str]:
     """Return the two names, without times, quotes and git's prefixes."""
     old, new = (_unquote(name.split("\t")[0].strip()) for name in (old, new))
-    bare_old, bare_new = (found[1] if (found := _PREFIXED.fullmatch(name)) else "" for name in (old, new))
+    bare_old, bare_new = (match[1] if (match := _PREFIXED.fullmatch(name)) else "" for name in (old, new))
     if bare_old and (new == NOTHING or bare_old == bare_new):
         return bare_old, bare_new or new
     if bare_new and old == NOTHING:

@@ -53,5 +53,5 @@ def _decisions_path() -> Path:
 
 def _load_decisions() -> dict[str, bool]:
     """Return the decisions by path; a malformed file counts as empty."""
-    found = read_json(_decisions_path(), MAX_DECISIONS_BYTES)
-    return {path: allowed for path, allowed in found.items() if isinstance(allowed, bool)}
+    decisions = read_json(_decisions_path(), MAX_DECISIONS_BYTES)
+    return {path: allowed for path, allowed in decisions.items() if isinstance(allowed, bool)}

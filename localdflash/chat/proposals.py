@@ -74,8 +74,8 @@ class _FileEdits:
     def _change(self, name: str, block: AnswerBlock) -> None:
         path = self._folder.check(name)
         if path not in self._before:
-            found = self._folder.read(path)
-            self._before[path] = found.data if found else None
+            file = self._folder.read(path)
+            self._before[path] = file.data if file else None
         before = self._after.get(path, self._before[path])
         after = _apply_block(path, before, block)
         if after == before:

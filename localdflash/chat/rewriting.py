@@ -99,8 +99,8 @@ class _Outline:
         assert tree is not None
         self.lines = lines
         self.has_error = tree.root_node.has_error
-        found = find_definitions(path, language, text)
-        definitions = (_make_definition(tree.root_node, lines, each.name, each.kind, each.line) for each in found)
+        symbols = find_definitions(path, language, text)
+        definitions = (_make_definition(tree.root_node, lines, each.name, each.kind, each.line) for each in symbols)
         self.definitions = list(dict.fromkeys(definitions))
         within = {line for definition in self.definitions for line in range(definition.lead, definition.stop)}
         self.others = [
@@ -127,8 +127,8 @@ class _Outline:
 
     def find(self, name: str) -> list[_DefinitionLines]:
         """Return the definitions of a name; top-level ones only, if there are any."""
-        found = [definition for definition in self.definitions if definition.name == name]
-        return [definition for definition in found if definition.is_top_level] or found
+        definitions = [definition for definition in self.definitions if definition.name == name]
+        return [definition for definition in definitions if definition.is_top_level] or definitions
 
 
 def _replace_definitions(old: _Outline, new: _Outline, omission: str) -> list[Splice]:
@@ -142,10 +142,10 @@ def _replace_definitions(old: _Outline, new: _Outline, omission: str) -> list[Sp
         raise UsageError(f"is not the whole file, and the position of this line is unknown: {unknown[:60]!r}")
     if duplicate := next((definition.name for definition in tops if len(new.find(definition.name)) > 1), ""):
         raise UsageError(f"defines {duplicate!r} twice")
-    found = sorted({_replace_definition(old, new, definition) for definition in tops})
-    if any(splice.stop > after.start for splice, after in pairwise(found)):
+    splices = sorted({_replace_definition(old, new, definition) for definition in tops})
+    if any(splice.stop > after.start for splice, after in pairwise(splices)):
         raise UsageError("defines things that overlap in the file")
-    return found
+    return splices
 
 
 def _replace_definition(old: _Outline, new: _Outline, definition: _DefinitionLines) -> Splice:

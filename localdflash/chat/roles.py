@@ -55,7 +55,7 @@ def roles_folder() -> Path:
 
 def list_roles(say: Callable[[str], None] = lambda _: None) -> dict[str, str]:
     """Return the text of every role by name; `say` receives a line for each invalid file."""
-    found, folder = dict(BUILTIN), roles_folder()
+    roles, folder = dict(BUILTIN), roles_folder()
     try:
         files = sorted(file for file in folder.iterdir() if file.suffix == ".md")
     except FileNotFoundError:
@@ -65,11 +65,11 @@ def list_roles(say: Callable[[str], None] = lambda _: None) -> dict[str, str]:
         files = []
     for file in files:
         try:
-            found[_check_name(file.stem)] = read_text(file, MAX_ROLE_BYTES)
+            roles[_check_name(file.stem)] = read_text(file, MAX_ROLE_BYTES)
         except UsageError as error:
-            found.pop(file.stem, None)  # `load_role` fails too, instead of using the shipped role
+            roles.pop(file.stem, None)  # `load_role` fails too, instead of using the shipped role
             say(str(error) if str(file) in str(error) else f"{file}: {error}")
-    return dict(sorted(found.items()))
+    return dict(sorted(roles.items()))
 
 
 def load_role(name: str) -> str:

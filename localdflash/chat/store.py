@@ -65,10 +65,10 @@ class ChatStore:
         changes = f"({', '.join(_COLUMNS)}) = ({_PLACEHOLDERS})"
         select = "SELECT session, parent, text FROM messages WHERE id = ?"
         with self._database.writing() as database:
-            found = database.execute(select, (message.id,)).fetchone()
-            if found is None:
+            row = database.execute(select, (message.id,)).fetchone()
+            if row is None:
                 raise StoreLost(f"message {message.id} cannot be stored: its chat was deleted")
-            session, parent, text = found
+            session, parent, text = row
             if before is not None and text not in (before.text, message.text):
                 return _add_message(database, session, parent, message)
             database.execute(f"UPDATE messages SET {changes} WHERE id = ?", (*_to_row(message), message.id))
@@ -84,8 +84,8 @@ class ChatStore:
     def branch(self, session: int) -> list[Message]:
         """Return the messages of the shown branch, oldest first."""
         with self._database.reading() as database:
-            found = database.execute(_BRANCH, (_head(database, session),)).fetchall()
-        return [_from_row(row) for row in found]
+            rows = database.execute(_BRANCH, (_head(database, session),)).fetchall()
+        return [_from_row(row) for row in rows]
 
     def versions(self, message: int) -> list[int]:
         """Return the ids of all messages with the same parent, this one included, oldest first."""

@@ -106,8 +106,7 @@ class Talk:
 
     def _load_branch(self, branch: list[Message], chat_id: int, system: str) -> None:
         """Show a branch of a stored chat; an answer that a killed process did not finish is marked cancelled."""
-        unfinished = [message.role == "assistant" and not message.finish for message in branch]
-        messages = [replace(m, finish="cancelled") if cut else m for m, cut in zip(branch, unfinished, strict=True)]
+        messages = [replace(m, finish="cancelled") if m.role == "assistant" and not m.finish else m for m in branch]
         self._chat = Chat(messages, chat_id, system, stored={message.id: message for message in messages})
 
     async def delete(self, chat_id: int) -> None:

@@ -88,12 +88,12 @@ async def test_message_sent_during_an_answer_is_queued() -> None:
 
 
 @pytest.mark.parametrize(
-    "end", [EngineDisconnect("the engine went away"), Done("gone", {}, EngineDisconnect("the engine went away"))]
+    "end", [EngineDisconnect("the daemon stopped"), Done("gone", {}, EngineDisconnect("the daemon stopped"))]
 )
 async def test_lost_engine_is_reported_and_the_answer_can_continue(end: object) -> None:
     async with chat(AnswerPiece("It ", STEP), end) as (pilot, app, answerer):
         await type_and_send(pilot, "why?")
-        await wait_until(pilot, lambda: "the engine went away; Ctrl+" in screen_text(app))
+        await wait_until(pilot, lambda: "the daemon stopped; Ctrl+" in screen_text(app))
         assert texts(app) == ["why?", "It "]
         assert "It" in screen_text(app)
         answerer.script = [AnswerPiece("is.", None), Done("stop", NUMBERS)]
@@ -153,8 +153,8 @@ async def test_full_context_can_be_summarised() -> None:
 async def test_rejected_summary_returns_the_question(how: str) -> None:
     async with chat() as (pilot, app, answerer):
         await overflow(pilot, app, answerer)
-        script = {"closed": ANSWER, "stopped": [None], "failed": [EngineDisconnect("the engine went away")]}
-        expected = {"closed": "not sent", "stopped": "not sent", "failed": "the engine went away"}
+        script = {"closed": ANSWER, "stopped": [None], "failed": [EngineDisconnect("the daemon stopped")]}
+        expected = {"closed": "not sent", "stopped": "not sent", "failed": "the daemon stopped"}
         answerer.script = list(script[how])
         await pilot.press("s")
         if how == "stopped":

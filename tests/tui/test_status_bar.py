@@ -26,8 +26,8 @@ def line(status: Status, waited: float = 0.0) -> str:
         ({"context_tokens": 1024}, "1 024/1 024 context full"),
         ({"model": "/models/a/Qwen3-4B-Q4_K_M.gguf"}, "Qwen3-4B-Q4_K_M"),
         ({"drafting_on": False}, "drafting off"),
-        ({"stage": "starting"}, "starting the engine…"),
-        ({"stage": "gone"}, "the engine stopped"),
+        ({"stage": "starting"}, "starting the daemon…"),
+        ({"stage": "gone"}, "the daemon stopped"),
     ],
 )
 def test_status_parts(changes: dict[str, object], expected: str) -> None:

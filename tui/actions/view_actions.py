@@ -53,8 +53,8 @@ class ViewActions(AnswerActions):
             self.prompt.put_back("/find ")
             self.prompt.focus()
             return
-        if found := self.transcript.find(self._find_query):
-            self.notify(f"{self._find_query}: {found[0]} of {found[1]}; Ctrl+F finds the previous one", markup=False)
+        if hit := self.transcript.find(self._find_query):
+            self.notify(f"{self._find_query}: {hit[0]} of {hit[1]}; Ctrl+F finds the previous one", markup=False)
         else:
             self.notify(f"{self._find_query}: not found in this chat", markup=False)
 

@@ -82,16 +82,16 @@ class ChatPicker(ListDialog[ChatChoice]):
 
     @work(exclusive=True, group="search")
     async def _find(self, words: str) -> None:
-        found: Sequence[SessionInfo] = ()
+        chats: Sequence[SessionInfo] = ()
         try:
-            found = await self._search(words)
+            chats = await self._search(words)
         except LocaldflashError as error:
             note = one_line(str(error))
         else:
-            note = _note(words, found)
+            note = _note(words, chats)
         if words != self._query or words == self._searched:
             return
-        self._searched, self._found, now = words, found[:MAX_ROWS], self._now()
+        self._searched, self._found, now = words, chats[:MAX_ROWS], self._now()
         self.choices.show(two_rows(one.title or "Untitled", _describe(one, now), one.excerpt) for one in self._found)
         self.query_one("#note", Static).update(note)
         if self._open_when_found:
@@ -115,12 +115,12 @@ class ChatPicker(ListDialog[ChatChoice]):
         self.dismiss(ChatChoice("open", self._found[event.option_index].id))
 
 
-def _note(words: str, found: Sequence["SessionInfo"]) -> str:
-    if not found:
+def _note(words: str, chats: Sequence["SessionInfo"]) -> str:
+    if not chats:
         return f"No chat has these words: {words}" if words else "No chats yet: a chat is saved once it has a message."
-    if len(found) >= MAX_ROWS:
+    if len(chats) >= MAX_ROWS:
         return f"The newest {MAX_ROWS}; type words to find others"
-    return _pluralise(len(found), "chat")
+    return _pluralise(len(chats), "chat")
 
 
 def _describe(chat: "SessionInfo", now: float) -> str:
