@@ -38,7 +38,7 @@ def start(
     """
     prepare_folder(path)
     if say and sys.stderr.isatty():
-        say("starting the engine ...")
+        say("starting the daemon ...")
     with tempfile.TemporaryFile() as stderr:
         child = subprocess.Popen(
             [*serve_command(spec), "--private", str(path)],
