@@ -38,7 +38,6 @@ _STYLES = {
     "Token.Name.Exception": "type",
     "Token.Name.Decorator": "function",
     "Token.Name.Tag": "keyword",
-    "Token.Name.Attribute": "name",
     "Token.Operator.Word": "keyword",
     "Token.Error": "error",
     "Token.Generic.Inserted": "inserted",
