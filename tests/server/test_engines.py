@@ -285,7 +285,7 @@ async def checking(make: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Daemon, 
     """Start engines whose pair is being checked on a GPU; the event ends the check, which passes."""
     passed = threading.Event()
     subjects = iter([SimpleNamespace(why_not=lambda: "")])
-    monkeypatch.setattr(proof, "unchecked", lambda *_: next(subjects, None))
+    monkeypatch.setattr(proof, "find_unchecked_subject", lambda *_: next(subjects, None))
     monkeypatch.setattr(proof, "check", lambda *_: passed.wait())
     return await make(), passed
 
