@@ -62,7 +62,8 @@ def vllm_serve(target: str, drafter: str, draft_tokens: int, context: int | None
     speculative = {"method": "dflash", "model": drafter, "num_speculative_tokens": draft_tokens}
     argv = ["vllm", "serve", target, *(["--speculative-config", json.dumps(speculative)] if drafter else [])]
     argv += _flag_with_value("--max-model-len", context)
-    return LaunchCommand(tuple(argv), ("vLLM 0.28 or newer, which reads DFlash and DFlash 2 drafters", *needs))
+    version = "vLLM 0.28 or newer, which reads DFlash and DFlash 2 drafters" if drafter else "vLLM"
+    return LaunchCommand(tuple(argv), (version, *needs))
 
 
 def sglang(pair: PairEntry, options: ExportOptions) -> LaunchCommand:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save
-from tokenizers import AddedToken, decoders
+from tokenizers import AddedToken, Tokenizer, decoders
 
 from localdflash.backends.reference import dflash_files
 from localdflash.backends.reference.dflash_model import DFlash
@@ -32,14 +32,15 @@ def write_pair(pair: LocalPair, folder: Path, draft_tokens: int | None, context:
     """
     header = read_header(pair.target)
     config = decoder_config(header)
-    vocabulary = _check_target(header, config)
+    vocabulary, tokenizer = _open_tokenizer(header, config)
     file = pair.drafter_safetensors or pair.drafter_gguf
     drafter = _load_drafter(file) if file else None
     max_tokens = drafter.config.drafts if drafter else 0
     if draft_tokens and draft_tokens > max_tokens:
         raise UsageError(f"--draft-tokens {draft_tokens}: the drafter of {pair.id!r} drafts at most {max_tokens}")
     target_folder, drafter_folder = folder.absolute() / "target", folder.absolute() / "drafter"
-    _write_target(header, config, vocabulary, target_folder)
+    _write_target(header, config, target_folder)
+    _write_tokenizer(vocabulary, tokenizer, target_folder)
     sampling = pair.sampling or {"temperature": 0.0}  # as our chat, greedy unless the model recommends parameters
     write_json(target_folder / "generation_config.json", {"eos_token_id": sorted(vocabulary.end_ids), **sampling})
     if not drafter:
@@ -49,14 +50,15 @@ def write_pair(pair: LocalPair, folder: Path, draft_tokens: int | None, context:
     return vllm_serve(str(target_folder), str(drafter_folder), draft_tokens or max_tokens, context)
 
 
-def _check_target(header: GGUFHeader, config: DecoderConfig) -> GGUFVocabulary:
-    """Return the vocabulary of a target that `_write_target` can write; else raise ModelError."""
+def _open_tokenizer(header: GGUFHeader, config: DecoderConfig) -> tuple[GGUFVocabulary, Tokenizer]:
+    """Return vocabulary and tokenizer of a target; ModelError if target or tokenizer cannot be written."""
     if header.architecture not in ARCHITECTURES or config.num_experts or config.rope_factors:
         raise ModelError(f"{header.path}: expected a dense Qwen3 or Llama without RoPE scaling; export its repository")
     vocabulary = open_vocabulary(header)
-    if not vocabulary or not byte_level_tokenizer(header, vocabulary.ids):
+    tokenizer = vocabulary and byte_level_tokenizer(header, vocabulary.ids)
+    if not vocabulary or not tokenizer:
         raise ModelError(f"{header.path}: expected a byte-level BPE vocabulary; export its repository")
-    return vocabulary
+    return vocabulary, tokenizer
 
 
 def _load_drafter(file: Path) -> DFlash:
@@ -71,7 +73,7 @@ def _load_drafter(file: Path) -> DFlash:
     return model
 
 
-def _write_target(header: GGUFHeader, config: DecoderConfig, vocabulary: GGUFVocabulary, folder: Path) -> None:
+def _write_target(header: GGUFHeader, config: DecoderConfig, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {f"model.{name}": tensor.contiguous() for name, tensor in load_decoder(header.path).state_dict().items()}
     head = tensors.pop("model.lm_head.weight")
@@ -79,8 +81,9 @@ def _write_target(header: GGUFHeader, config: DecoderConfig, vocabulary: GGUFVoc
         tensors["lm_head.weight"] = head
     (folder / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
     write_json(folder / "config.json", _config_fields(header.architecture, config))
-    tokenizer = byte_level_tokenizer(header, vocabulary.ids)
-    assert tokenizer
+
+
+def _write_tokenizer(vocabulary: GGUFVocabulary, tokenizer: Tokenizer, folder: Path) -> None:
     tokenizer.decoder = decoders.ByteLevel()
     special = [AddedToken(token.text, special=True, normalized=False) for token in vocabulary.special_tokens]
     tokenizer.add_special_tokens(special)
