@@ -45,7 +45,7 @@ def main() -> int:
     if arguments.phase:
         run_phase(arguments.phase, arguments)
         return 0
-    phases = arguments.with_mode.split(",") if arguments.with_mode else list(PHASES)
+    phases = arguments.only.split(",") if arguments.only else list(PHASES)
     if unknown := [phase for phase in phases if phase not in PHASES]:
         sys.exit(f"--only {', '.join(unknown)}: unknown phase (expected {', '.join(PHASES)})")
     for phase in phases:
