@@ -37,18 +37,24 @@ def accumulate(
 
     `a` is float16 [TILES, 16, K]; `sums` float32 [TILES, K / 32, 16] is read only with minimums. The planes' tensors
     come from `pointers`; `expert` is the index of the matrix in a stack, else 0. K and N are padded. With scaling
-    "product" the result is only loaded.
+    "product" the result is only loaded; TILES is 1.
     """
     if SCALING == "product":
-        offsets = base_ptr + tl.arange(0, 16)[:, None] * N + column + tl.arange(0, BN)[None, :]
-        acc = tl.load(offsets)
-        acc2 = tl.load(offsets + 16 * N) if TILES == 2 else acc
+        m = 16 * first_tile(SCALING) + tl.arange(0, 16)
+        acc = tl.load(base_ptr + m[:, None] * N + column + tl.arange(0, BN)[None, :])
+        acc2 = acc
     else:
         acc, acc2 = _multiply(
             a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, K, N, column, split, expert, R,
             HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, BN, SPLIT_K, STAGES, ASM, TILES,
         )  # fmt: skip
     return acc, acc2
+
+
+@triton.jit
+def first_tile(SCALING: tl.constexpr):
+    """Return the first tile of 16 rows of this program, whose grid is (tiles of columns, splits, `grid_rows`)."""
+    return tl.program_id(2) if SCALING == "product" else 0
 
 
 @triton.jit
@@ -246,9 +252,13 @@ def plane_constants(planes: Planes) -> dict[str, Any]:
     }
 
 
-def count_tiles(a: Tensor) -> int:
-    """Return the number of tiles of 16 rows in activations [16, K] or [T, 16, K]: the constant TILES."""
-    return a.shape[0] if a.ndim == 3 else 1
+def grid_rows(a: Tensor, planes: Planes) -> tuple[int, int]:
+    """Return the programs along the rows of a [16, K] or [T, 16, K], and the tiles of 16 rows of each: TILES.
+
+    A program unpacks weights once for all of its tiles, but a finished product needs no unpacking.
+    """
+    tiles = a.shape[0] if a.ndim == 3 else 1
+    return (tiles, 1) if planes.scaling == "product" else (1, tiles)
 
 
 @Kernel
@@ -288,7 +298,7 @@ def plan(n: int, k: int, device: torch.device, BN: int = 128) -> SplitPlan:
 def _best_plan(n: int, k: int, device: torch.device, BN: int) -> SplitPlan:
     """Return the division with the shortest estimated time."""
     processors, has_large_memory = launch.multiprocessors(device)
-    tiles, supers = triton.cdiv(n, BN), triton.cdiv(k, SUPER)
+    tiles, supers = triton.cdiv(n, BN), max(1, triton.cdiv(k, SUPER))  # a finished product has no weights
 
     def time(split: int) -> int:
         """Return the time in blocks read, plus 4 to fill the pipeline and 2 to store a partial result."""
@@ -331,6 +341,8 @@ def matmul_reference(
 
 def product_reference(a: Tensor, planes: Planes) -> Tensor:
     """Return float32 a @ W^T of [16, K] or [T, 16, K], tile by tile: torch may sum larger batches in another order."""
+    if planes.scaling == "product":
+        return planes.base[: a[..., 0].numel(), : planes.n].view(*a.shape[:-1], planes.n)
     if a.ndim == 3:
         return torch.stack([product_reference(tile, planes) for tile in a])
     return a[:, : planes.k].float() @ planes.dense.T

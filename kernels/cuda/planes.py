@@ -17,8 +17,8 @@ in place into four operand tiles, each contiguous in k. With groups of R weights
   "half4" laid out as the scales; "block" has none; None if there is none.
 
 With scaling "product" there are no weights: `base` is a finished product a @ W^T, float32 [rows, n padded], which a
-kernel loads instead of multiplying. So the fused epilogues serve GEMMs of other kinds too
-(localdflash.backends.cuda.native_fp4).
+kernel loads instead of multiplying. So the fused epilogues serve GEMMs of other kinds too (in
+localdflash.backends.cuda, native_fp4 and prompt_reader).
 
 n is padded to a multiple of 128, k to a multiple of 4R; padding has code and scale zero. The matrices of a stack of
 `experts` follow each other along the first axis of every tensor.
@@ -62,8 +62,8 @@ class Planes:
 
     @property
     def padded_k(self) -> int:
-        """Number of weights per column of one expert, padding included."""
-        return self.base.shape[0] * 4 // self.experts
+        """Number of weights per column of one expert, padding included; 0 if `base` is a finished product."""
+        return 0 if self.scaling == "product" else self.base.shape[0] * 4 // self.experts
 
     @property
     def high_bits(self) -> int:

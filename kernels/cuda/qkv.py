@@ -18,7 +18,15 @@ from torch import Tensor
 from localdflash.base.errors import ModelError
 from localdflash.kernels.cuda.kv_cache import CODES, SMALLEST, Cache, check_type, limit
 from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
-from localdflash.kernels.cuda.matmul import accumulate, count_tiles, plan, plane_constants, pointers, product_reference
+from localdflash.kernels.cuda.matmul import (
+    accumulate,
+    first_tile,
+    grid_rows,
+    plan,
+    plane_constants,
+    pointers,
+    product_reference,
+)
 from localdflash.kernels.cuda.norm import Norm, norm_factor_reference, norm_factors, square
 from localdflash.kernels.cuda.planes import Planes
 from localdflash.kernels.cuda.rope import Rope, rotate
@@ -101,10 +109,10 @@ def _qkv(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr
          R: tl.constexpr, HIGH_BITS: tl.constexpr, SCALING: tl.constexpr, ZERO: tl.constexpr, CODE: tl.constexpr,
          HAS_MIN: tl.constexpr, SPLIT_K: tl.constexpr, STAGES: tl.constexpr, ASM: tl.constexpr,
          TILES: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
-    """Grid (heads, SPLIT_K)."""
-    tile, split = tl.program_id(0), tl.program_id(1)
+    """Grid (heads, SPLIT_K, `grid_rows`)."""
+    tile, split, rows = tl.program_id(0), tl.program_id(1), first_tile(SCALING)
     wait(PDL)
-    factors = norm_factors(squares_ptr, before_ptr, P, size, eps, TILES)
+    factors = norm_factors(squares_ptr + rows * (P * 16), before_ptr + rows * (P * 16), P, size, eps, TILES)
     start = tl.load(start_ptr)
     accs = accumulate(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, K, N, tile * D, split,
                       0, R, HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, D, SPLIT_K, STAGES, ASM, TILES)  # fmt: skip
@@ -122,7 +130,7 @@ def _qkv(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr
             else:
                 acc *= factor
             x, y = tl.split(tl.permute(tl.reshape(acc, (16, 2, HALF)), (0, 2, 1)))  # first and second half of the head
-            m = 16 * t + tl.arange(0, 16)
+            m = 16 * (rows + t) + tl.arange(0, 16)
             row = layer.to(tl.int64) * slots + start + m  # of the cache
             if head < Q_HEADS + KV_HEADS:
                 if HEAD_NORM:
@@ -172,22 +180,22 @@ def qkv(
     model has none; start int32 [1], in device memory; q_out float16 [16, q_heads, D], None for a stack; bias
     float32 [count * D]. Tables and cache reach 16 past the largest start.
 
-    Two tiles of rows may be computed together, with the bits of separate calls. The second starts at start + 16; a,
-    sums, norm and q_out are then [2, ...].
+    Two tiles of rows may be computed together, with the bits of separate calls, and any number of a finished product.
+    Tile t starts at start + 16 t; a, sums, norm and q_out are then [T, ...].
     """
     head_dim = _head_dim(planes, part, cache)
-    cut = plan(planes.n, planes.padded_k, a.device, BN=head_dim)
+    cut, (programs, tiles) = plan(planes.n, planes.padded_k, a.device, BN=head_dim), grid_rows(a, planes)
     squares, before, parts, size, norm_eps = (
         (sums, sums, 0, 1, 0.0) if norm is None else (norm.squares, norm.before, norm.parts, norm.size, norm.eps)
     )
     optional = (bias, q_gain, k_gain, rope.cos, rope.sin, start, q_out, cache.k, cache.v, cache.k_scale)
     tensors = (sums if tensor is None else tensor for tensor in (*optional, cache.v_scale))
-    _qkv[(cut.tiles, cut.SPLIT_K)](
+    _qkv[(cut.tiles, cut.SPLIT_K, programs)](
         a, sums, *pointers(planes), squares, before, *tensors, workspace.partials, workspace.counters,
         planes.padded_k, planes.padded_n, size, norm_eps, eps, part.first, cache.k.shape[-3], P=parts, D=head_dim,
         Q_HEADS=part.q_heads, KV_HEADS=part.kv_heads, BIAS=bias is not None, HEAD_NORM=k_gain is not None,
         LIMIT=limit(cache.k.dtype), LARGEST=CODES.get(cache.k.dtype, 0.0), SMALLEST=SMALLEST, **plane_constants(planes),
-        SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES, TILES=count_tiles(a), num_warps=cut.num_warps, **every_launch(a.device),
+        SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES, TILES=tiles, num_warps=cut.num_warps, **every_launch(a.device),
     )  # fmt: skip
 
 
@@ -222,24 +230,8 @@ def qkv_reference(
     product = product_reference(a, planes) * norm_factor_reference(norm)
     if bias is not None:
         product = product + bias
-    product = product.view(-1, product.shape[-1])  # [16 T, count * D]
-    positions = (start + torch.arange(len(product), device=start.device)).long()
-    store_heads(product, part, q_gain, k_gain, rope, positions, q_out, cache, eps)
-
-
-def store_heads(
-    product: Tensor,
-    part: HeadRange,
-    q_gain: Tensor | None,
-    k_gain: Tensor | None,
-    rope: Rope,
-    positions: Tensor,
-    q_out: Tensor | None,
-    cache: Cache,
-    eps: float,
-) -> None:
-    """Store the heads of `product`, float32 [T, count * D], at `positions`, int64 [T], as `qkv` does: in torch."""
-    heads = product.view(len(product), part.count, cache.k.shape[-1])
+    heads = product.view(-1, part.count, cache.k.shape[-1])  # [16 T, count, D]
+    positions = (start + torch.arange(len(heads), device=start.device)).long()
     stacked = cache.k.ndim == 4
     for layer in range(cache.k.shape[0] if stacked else 1):
         layer_cache = cache.layer(layer) if stacked else cache

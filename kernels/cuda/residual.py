@@ -16,7 +16,15 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
-from localdflash.kernels.cuda.matmul import accumulate, count_tiles, plan, plane_constants, pointers, product_reference
+from localdflash.kernels.cuda.matmul import (
+    accumulate,
+    first_tile,
+    grid_rows,
+    plan,
+    plane_constants,
+    pointers,
+    product_reference,
+)
 from localdflash.kernels.cuda.norm import TILE, Norm, rstd_reference, rstds, square
 from localdflash.kernels.cuda.planes import Planes
 from localdflash.kernels.cuda.split_k import SplitWorkspace, arrive, gather
@@ -69,15 +77,15 @@ def _residual(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimu
               HIGH_BITS: tl.constexpr, SCALING: tl.constexpr, ZERO: tl.constexpr, CODE: tl.constexpr,
               HAS_MIN: tl.constexpr, BN: tl.constexpr, SPLIT_K: tl.constexpr, STAGES: tl.constexpr, ASM: tl.constexpr,
               TILES: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
-    """Grid (tiles, SPLIT_K)."""
-    tile, split = tl.program_id(0), tl.program_id(1)
-    m = tl.arange(0, 16)
+    """Grid (tiles, SPLIT_K, `grid_rows`)."""
+    tile, split, rows = tl.program_id(0), tl.program_id(1), first_tile(SCALING)
+    m = 16 * rows + tl.arange(0, 16)
     n = tile * BN + tl.arange(0, BN)
     inside = n[None, :] < H
     gain = tl.load(gain_ptr + n, mask=n < H, other=0.0)
     ptrs = x_ptr + m[:, None] * H + n[None, :]
     wait(PDL)
-    factors = rstds(previous_squares_ptr, P, size, eps, TILES)
+    factors = rstds(previous_squares_ptr + rows * (P * 16), P, size, eps, TILES)
     if ADD:
         last = ptrs + (TILES - 1) * 16 * H  # a single row tile is loaded twice, so that the tuple always has two
         old_x = tl.load(ptrs, mask=inside, other=0.0), tl.load(last, mask=inside, other=0.0)
@@ -97,8 +105,9 @@ def _residual(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimu
                 tapped = (x * TAP_SCALE).to(ring_ptr.dtype.element_ty)
                 tl.store(ring_ptr + row[:, None].to(tl.int64) * ring_width + column + n[None, :], tapped, mask=inside)
             # A row tile has width / 32 groups of sums for 16 rows: width / 2 numbers.
-            store_norm_inputs(x, tile, gain, factors[t], out_ptr + t * (16 * width), sums_out_ptr + t * (width // 2),
-                    squares_ptr + t * (tl.num_programs(0) * 16), H, width, BN)  # fmt: skip
+            at = rows + t
+            store_norm_inputs(x, tile, gain, factors[t], out_ptr + at * (16 * width), sums_out_ptr + at * (width // 2),
+                    squares_ptr + at * (tl.num_programs(0) * 16), H, width, BN)  # fmt: skip
 
 
 def residual(
@@ -125,22 +134,22 @@ def residual(
     Both stay zero past column H; squares_out float32 [H / 128 rounded up, 16]: sums of x^2 over tiles.
     squares_out must not be previous_norm.squares, nor a_out be a: tiles are written while others still read.
 
-    Two row tiles may be computed together, bit-identical to separate calls: all but gain and bias are then
-    [2, ...], and the taps of the second tile follow 16 rows after those of the first.
+    Two row tiles may be computed together, bit-identical to separate calls, and any number of a finished product: all
+    but gain and bias are then [T, ...], and the taps of a tile follow 16 rows after those of the one before.
     """
     hidden = x.shape[-1]
-    cut = plan(planes.n, planes.padded_k, a.device, BN=TILE)
+    cut, (programs, tiles) = plan(planes.n, planes.padded_k, a.device, BN=TILE), grid_rows(a, planes)
     squares, parts, size, eps = sums, 0, 1, 0.0  # another tensor stands in for an absent one, and is not read
     if previous_norm is not None:
         squares, parts = previous_norm.squares, previous_norm.parts
         size, eps = previous_norm.size, previous_norm.eps
     ring, column, start = (a_out.flatten(0, -2), 0, sums) if tap is None else (tap.ring, tap.column, tap.start)
-    _residual[(cut.tiles, cut.SPLIT_K)](
+    _residual[(cut.tiles, cut.SPLIT_K, programs)](
         a, sums, *pointers(planes), x, gain, squares, sums if bias is None else bias, a_out, sums_out, squares_out,
         ring, start, workspace.partials, workspace.counters, planes.padded_k, planes.padded_n, hidden, size, eps,
         a_out.shape[-1], *ring.shape, column, P=parts, ADD=add, BIAS=bias is not None, TAP=tap is not None,
         TAP_SCALE=TAP_SCALE, **plane_constants(planes), BN=cut.BN, SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES,
-        TILES=count_tiles(a), num_warps=cut.num_warps, **every_launch(a.device),
+        TILES=tiles, num_warps=cut.num_warps, **every_launch(a.device),
     )  # fmt: skip
 
 

@@ -11,7 +11,15 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
-from localdflash.kernels.cuda.matmul import accumulate, count_tiles, plan, plane_constants, pointers, product_reference
+from localdflash.kernels.cuda.matmul import (
+    accumulate,
+    first_tile,
+    grid_rows,
+    plan,
+    plane_constants,
+    pointers,
+    product_reference,
+)
 from localdflash.kernels.cuda.norm import Norm, norm_factor_reference, norm_factors
 from localdflash.kernels.cuda.planes import Planes
 from localdflash.kernels.cuda.residual import group_sums_reference, store_sums
@@ -34,10 +42,10 @@ def _swiglu(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_
             SCALE: tl.constexpr, R: tl.constexpr, HIGH_BITS: tl.constexpr, SCALING: tl.constexpr, ZERO: tl.constexpr,
             CODE: tl.constexpr, HAS_MIN: tl.constexpr, BN: tl.constexpr, SPLIT_K: tl.constexpr, STAGES: tl.constexpr,
             ASM: tl.constexpr, TILES: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
-    """Grid (tiles, SPLIT_K)."""
-    tile, split = tl.program_id(0), tl.program_id(1)
+    """Grid (tiles, SPLIT_K, `grid_rows`)."""
+    tile, split, rows = tl.program_id(0), tl.program_id(1), first_tile(SCALING)
     wait(PDL)
-    factors = norm_factors(squares_ptr, before_ptr, P, size, eps, TILES)
+    factors = norm_factors(squares_ptr + rows * (P * 16), before_ptr + rows * (P * 16), P, size, eps, TILES)
     accs = accumulate(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, K, N, tile * BN, split,
                       0, R, HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, BN, SPLIT_K, STAGES, ASM, TILES)  # fmt: skip
     release(PDL)
@@ -50,8 +58,9 @@ def _swiglu(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_
             acc *= factors[t][:, None]
             gate, up = tl.split(tl.reshape(acc, (16, OUT, 2)))
             rounded = tl.where(inside, silu(gate) * up * SCALE, 0.0).to(out_ptr.dtype.element_ty)
-            tl.store(out_ptr + (16 * t + tl.arange(0, 16))[:, None] * width + n[None, :], rounded, mask=inside)
-            sums_tile = sums_out_ptr + t * (width // 2)
+            m = 16 * (rows + t) + tl.arange(0, 16)
+            tl.store(out_ptr + m[:, None] * width + n[None, :], rounded, mask=inside)
+            sums_tile = sums_out_ptr + (rows + t) * (width // 2)
             store_sums(rounded.to(tl.float32), sums_tile, tile * (OUT // 32), width // 32, OUT)
 
 
@@ -62,16 +71,17 @@ def swiglu(
 
     a float16 [16, padded_k] with its sums [padded_k / 32, 16]; planes [2 F, k], gate and up rows alternate; out
     float16 [16, padded_k of its consumer] and sums_out float32 [out columns / 32, 16] stay zero past column F.
-    Two tiles of rows may be computed together, with the bits of separate calls: all but the planes are then [2, ...].
+    Two tiles of rows may be computed together, with the bits of separate calls, and any number of a finished product:
+    all but the planes are then [T, ...].
     """
-    cut = plan(planes.n, planes.padded_k, a.device)
+    cut, (programs, tiles) = plan(planes.n, planes.padded_k, a.device), grid_rows(a, planes)
     squares, before, parts, size, eps = (
         (sums, sums, 0, 1, 0.0) if norm is None else (norm.squares, norm.before, norm.parts, norm.size, norm.eps)
     )
-    _swiglu[(cut.tiles, cut.SPLIT_K)](
+    _swiglu[(cut.tiles, cut.SPLIT_K, programs)](
         a, sums, *pointers(planes), squares, before, out, sums_out, workspace.partials, workspace.counters,
         planes.padded_k, planes.padded_n, size, eps, planes.n // 2, out.shape[-1], P=parts, SCALE=SWIGLU_SCALE,
-        **plane_constants(planes), BN=cut.BN, SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES, TILES=count_tiles(a),
+        **plane_constants(planes), BN=cut.BN, SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES, TILES=tiles,
         num_warps=cut.num_warps, **every_launch(a.device),
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ from localdflash.backends.cuda.proof.calls import Arguments
 from localdflash.kernels.cuda import convolve, dense, embed, head, markov, matmul, moe, qkv, residual, swiglu
 from localdflash.kernels.cuda.kv_cache import Cache
 from localdflash.kernels.cuda.norm import Norm
+from localdflash.kernels.cuda.planes import Planes
 from localdflash.kernels.cuda.qkv import HeadRange
 from localdflash.kernels.cuda.residual import Tap
 from localdflash.kernels.cuda.rope import rope_tables
@@ -199,22 +200,39 @@ def _experts(n: int, k: int, inner: int, experts: int, chosen: int) -> list[Case
     ]  # fmt: skip
 
 
-def _two_tiles(case: Case) -> Case:
-    """Return the case with a second tile of rows, the first tile's rotated by five."""
+def _tiled(case: Case, tiles: int) -> Callable[[torch.device], Arguments]:
+    """Return a function that builds the arguments for some tiles of rows, each with the rows of the last rotated."""
 
-    def pair(tensor: torch.Tensor, axis: int) -> torch.Tensor:
-        return torch.stack((tensor, tensor.roll(5, axis)))
+    def stack(tensor: torch.Tensor, axis: int) -> torch.Tensor:
+        return torch.stack([tensor.roll(5 * tile, axis) for tile in range(tiles)])
 
     def build(device: torch.device) -> Arguments:
         arguments = case.build(device)
         for name, value in arguments.items():
             if name in ROW_AXES and isinstance(value, torch.Tensor):
-                arguments[name] = pair(value, ROW_AXES[name])
+                arguments[name] = stack(value, ROW_AXES[name])
             if isinstance(value, Norm):
-                arguments[name] = replace(value, squares=pair(value.squares, 1), before=pair(value.before, 1))
+                arguments[name] = replace(value, squares=stack(value.squares, 1), before=stack(value.before, 1))
         return arguments
 
-    return replace(case, name=f"two tiles {case.name}", build=build, rows=False, free=False)
+    return build
+
+
+def _two_tiles(case: Case) -> Case:
+    return replace(case, name=f"two tiles {case.name}", build=_tiled(case, 2), rows=False, free=False)
+
+
+def _finished_product(case: Case) -> Case:
+    """Return the case for three tiles of rows whose product is finished, as in a block of a prompt."""
+
+    def build(device: torch.device) -> Arguments:
+        arguments = _tiled(case, 3)(device)
+        weights = arguments["planes"]
+        product = torch.randn(48, weights.padded_n, generator=torch.Generator().manual_seed(1)).to(device)
+        arguments["planes"] = Planes(weights.n, weights.k, weights.block_words, product, None, "product", product)
+        return arguments
+
+    return replace(case, name=f"product {case.name}", build=build, rows=False, free=False)
 
 
 CASES: list[Case] = [
@@ -236,4 +254,7 @@ CASES: list[Case] = [
     *_experts(1024 if REAL else 128, 1024 if REAL else 256, 512 if REAL else 256, 8 if REAL else 3, 2),
 ]
 TILED = [_two_tiles(case) for case in CASES if case.op in (residual.residual, swiglu.swiglu, qkv.qkv)]
-CASES += TILED
+CASES += [
+    *TILED,
+    *(_finished_product(case) for case in CASES if case.op in (residual.residual, swiglu.swiglu, qkv.qkv)),
+]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ from localdflash.models.weights.ggml_types import GGMLType
 ROWS = 16
 DRAFTER_TYPES = (GGMLType.Q4_K, GGMLType.Q8_0)
 MODES: tuple[StepMode, ...] = ("plain", "lookup", "draft", "block")
+PROMPTS = (100, 513, 1000, 1025, 4097, 16385)  # tokens
 # Tokens per step -> accepted tokens of consecutive steps.
 PATTERNS = {3.0: (0, 1, 2, 5), 5.0: (1, 2, 4, 9), 6.5: (2, 3, 6, 11)}
 
@@ -74,6 +76,8 @@ def run(setup: Setup, report: BenchReport) -> None:
         found["memory"] = guarded(partial(_memory, setup, pair, target, drafter, base))
         save()
         found["acceptance"] = guarded(partial(acceptance, pair, setup.tiny))
+        save()
+        found["prompts"] = guarded(partial(prompt_rates, pair, (40, 100) if setup.tiny else PROMPTS))
         save()
         for mode in ("plain", "block"):
             found[f"alone_us_{mode}"] = guarded(partial(alone, pair.stepper, mode, 64 if setup.tiny else 1024))
@@ -222,6 +226,23 @@ def _tokens_per_second(pair: CudaPair, prompt: Sequence[int], count: int) -> dic
         "step_ms": round(seconds / steps * 1e3, 4),
         "prefill_tok_s": round(len(prompt) / prefill, 1),
     }
+
+
+def prompt_rates(pair: CudaPair, lengths: Sequence[int]) -> dict[str, Any]:
+    """Measure prompts of random tokens that are not cached: median milliseconds of three, and tokens per second."""
+    found = {}
+    for length in lengths:
+        prompt, times = torch.randint(pair.stepper.target.config.vocab_size, (length,)).tolist(), []
+        for _ in range(4):  # the first captures the graphs
+            pair.forget()
+            pair.runner.synchronize()
+            began = time.perf_counter()
+            pair.prefill(prompt)
+            pair.runner.synchronize()
+            times.append(time.perf_counter() - began)
+        seconds = median(times[1:])
+        found[str(length)] = {"ms": round(seconds * 1e3, 2), "tok_s": round(length / seconds, 1)}
+    return found
 
 
 def _allocated(setup: Setup) -> int:

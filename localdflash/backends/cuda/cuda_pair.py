@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -98,9 +99,7 @@ class CudaPair:
         self.ids: list[int] = []
         self._drafter_length = 0  # tokens in the drafter's cache
         self._computed = 0  # tokens in the target's cache, as far as the host knows
-        # Without a reader the block is as long as the context, so that no prompt fills it.
-        self._block_tokens = stepper.reader.block_tokens if stepper.reader else stepper.context
-        self._in_blocks = 0  # leading tokens of `ids` prefilled in blocks of 512, not in tiles of 16
+        self._in_blocks = 0  # leading tokens of `ids` prefilled in blocks, not in tiles of 16
         self._steps = 0  # started since the device's counter was last set to zero
         self._in_flight: deque[_StepInFlight] = deque()
         self._chosen_mode: StepMode | None = None  # chosen, but not started yet
@@ -148,14 +147,15 @@ class CudaPair:
             raise UsageError("the prompt is empty: at least one token is needed")
         if len(ids) >= self.stepper.context:
             raise ContextOverflow(f"the prompt has {len(ids)} tokens, the context holds {self.stepper.context}")
-        in_blocks = (len(ids) - 1) // self._block_tokens * self._block_tokens
-        reused = self._count_reusable(count_common_prefix(self.cached, ids[:-1]), in_blocks)
+        blocks = self._split_blocks(len(ids) - 1)
+        reused = self._count_reusable(count_common_prefix(self.cached, ids[:-1]), blocks)
+        left = deque(size for size, end in zip(blocks, accumulate(blocks), strict=True) if end > reused)
         self._reset_device(reused)
         self.stepper.tokens[: len(ids)] = torch.tensor(ids, dtype=torch.int32)
         try:
             while self._computed < len(ids) - 1 and not cancelled():
-                if self._computed < in_blocks:
-                    self._prefill_block()
+                if left:
+                    self._prefill_block(left.popleft())
                 else:
                     self._extend(min(MAX_TILES * ROWS, len(ids) - 1 - self._computed))
                 if (self._computed - reused) % SYNC_TOKENS == 0:
@@ -164,15 +164,25 @@ class CudaPair:
             self.ids = list(ids[: self._computed + 1])
         return self._computed - reused
 
-    def _count_reusable(self, common: int, in_blocks: int) -> int:
-        """Return how many of the first `common` tokens have the bits of a prompt with `in_blocks` tokens in blocks."""
-        reusable = common if self._in_blocks == in_blocks else min(common, self._in_blocks, in_blocks)
-        return reusable if reusable >= in_blocks else reusable // self._block_tokens * self._block_tokens
+    def _count_reusable(self, common: int, blocks: Sequence[int]) -> int:
+        """Return how many of the first `common` tokens have the bits of a prompt that begins with these blocks."""
+        if self._in_blocks == sum(blocks) <= common:
+            return common
+        reusable = 0
+        for size, cached in zip(blocks, self._split_blocks(self._in_blocks), strict=False):
+            if size != cached or reusable + size > common:
+                break
+            reusable += size
+        return reusable
 
-    def _prefill_block(self) -> None:
+    def _split_blocks(self, tokens: int) -> list[int]:
+        """Return the sizes of the blocks that begin a prompt."""
+        return self.stepper.reader.split(tokens) if self.stepper.reader else []
+
+    def _prefill_block(self, size: int) -> None:
         """Compute the next block of the prompt, and let the drafter read it."""
-        self.runner.prefill_block(self._computed)
-        self._advance(self._block_tokens)
+        self.runner.prefill_block(self._computed, size)
+        self._advance(size)
         self._in_blocks = self._computed
 
     def _extend(self, count: int) -> None:

@@ -83,7 +83,8 @@ class Runner:
             for key, sequence in self._sequences(modes) if self._captures else ():
                 self._graphs[key] = self._capture(sequence)
         if self.stepper.reader:  # the longest context, so that torch reserves the memory now
-            self.prefill_block(self._slots - self.stepper.reader.block_tokens)
+            largest = self.stepper.reader.sizes[0]
+            self.prefill_block(self._slots - largest, largest)
 
     def launches(self, modes: Sequence[StepMode]) -> list[KernelLaunch]:
         """Return every launch that these modes may run, at any length."""
@@ -91,7 +92,7 @@ class Runner:
             for _, sequence in self._sequences(modes):
                 sequence()
             if self.stepper.reader:
-                self.stepper.reader.unpack_all()
+                self.prefill_block(0, self.stepper.reader.sizes[0])
         return launches
 
     def _sequences(self, modes: Sequence[StepMode]) -> Iterator[tuple[Key, Callable[[], None]]]:
@@ -151,13 +152,13 @@ class Runner:
     def _extend_sequence(self, tiles: int, splits: int) -> tuple[Key, Callable[[], None]]:
         return (f"extend {tiles}", splits), lambda: self.stepper.extend(tiles, splits)
 
-    def prefill_block(self, length: int) -> None:
-        """Prefill a block of the prompt's tokens after a context of `length`; see `PromptReader`."""
+    def prefill_block(self, length: int, size: int) -> None:
+        """Prefill `size` tokens of the prompt after a context of `length`; see `PromptReader`."""
         reader = self.stepper.reader
         assert reader
-        self.wait_for_slots(length + reader.block_tokens)
+        self.wait_for_slots(length + size)
         with self.on_gpu():
-            reader.prefill_block(self.stepper.tokens[length : length + reader.block_tokens], length)
+            reader.prefill_block(self.stepper.tokens[length : length + size], length)
 
     def catch_up(self, length: int) -> None:
         """Give the drafter 16 more tokens of a context of `length`."""

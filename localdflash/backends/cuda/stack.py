@@ -109,12 +109,12 @@ class Buffers:
         squares = torch.zeros(2 * layers + 1, tiles, padded(c.hidden_size) // WIDTH_ALIGN, ROWS, device=device)
         self.squares = squares.unbind()
 
-    def select_tile(self, tile: int) -> "Buffers":
-        """Return the buffers of one tile."""
+    def select(self, tiles: int | slice) -> "Buffers":
+        """Return the buffers of one tile, or of some tiles."""
         selected = copy(self)
         for name in ("x", "hidden", "hidden_sums", "q", "attn_out", "attn_out_sums", "mlp", "mlp_sums"):
-            setattr(selected, name, getattr(self, name)[tile])
-        selected.squares = tuple(squares[tile] for squares in self.squares)
+            setattr(selected, name, getattr(self, name)[tiles])
+        selected.squares = tuple(squares[tiles] for squares in self.squares)
         return selected
 
 
@@ -149,7 +149,7 @@ class Stack:
         self.caches = [cache.layer(i) for i in range(config.num_hidden_layers)]
         self.shared, layers, final_gain = shared, weights.layers, weights.final_gain
         self._all = Buffers(config, layers[0].attention_conv, final_gain.device, dtype, tiles)
-        self._each = [self._all.select_tile(tile) for tile in range(tiles)]
+        self._each = [self._all.select(tile) for tile in range(tiles)]
         self.buffers = self._each[0]
         self.next_gains = [*(layer.input_gain for layer in layers[1:]), final_gain]
 
@@ -183,26 +183,30 @@ class Stack:
             self._mlp(b, index, starts, taps)
 
     def _attend(self, b: Buffers, index: int, starts: Sequence[Tensor], mask: Mask, splits: int) -> None:
-        ops, layer, cache, shared = self.ops, self.layers[index], self.caches[index], self.shared
+        layer, cache = self.layers[index], self.caches[index]
         norm = self._norm(b, 2 * index)
         a, sums, pending_norm = self._enter(b, layer.attention_conv, norm)
         for projection in layer.qkv:
             self.project(a, sums, projection, pending_norm, (layer.q_gain, layer.k_gain), starts[0], b.q, cache)
+        self._attention(b, cache, starts, mask, splits)
+        operands, gain = (b.attn_out, b.attn_out_sums, layer.output), layer.mlp_gain
+        self._leave(b, *operands, layer.attention_conv, gain, norm, b.squares[2 * index + 1], bias=layer.output_bias)
+
+    def _attention(self, _b: Buffers, cache: Cache, starts: Sequence[Tensor], mask: Mask, splits: int) -> None:
+        """Attend with the queries of every tile, `splits` chunks of the cache at a time."""
         for start, tile in zip(starts, self._each, strict=False):
-            ops.attention(
+            self.ops.attention(
                 tile.q,
                 cache,
                 start,
                 tile.attn_out,
                 tile.attn_out_sums,
-                shared.scratch,
+                self.shared.scratch,
                 mask.kind,
                 block=mask.block,
                 window=mask.window,
                 splits=splits,
             )
-        operands, gain = (b.attn_out, b.attn_out_sums, layer.output), layer.mlp_gain
-        self._leave(b, *operands, layer.attention_conv, gain, norm, b.squares[2 * index + 1], bias=layer.output_bias)
 
     def project(
         self,

@@ -69,7 +69,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localdflash.backends.cuda.prompt_reader.BLOCK_TOKENS", 48)
+    monkeypatch.setattr("localdflash.backends.cuda.prompt_reader.BLOCK_TOKENS", (48,))
 
 
 def wrong(op: Op, arguments: dict[str, Any]) -> None:

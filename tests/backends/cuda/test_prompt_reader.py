@@ -16,14 +16,14 @@ from localdflash.kernels.cuda.kv_cache import Cache
 from tests.support.cuda_pairs import load_on_cpu
 from tests.support.tiny_models import EXPERTS, SHAPE, write_drafter, write_target
 
-BLOCK, CONTEXT = 48, 260
+BLOCK, CONTEXT = 64, 330
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CudaPair]:
     folder = tmp_path_factory.mktemp("pair")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("localdflash.backends.cuda.prompt_reader.BLOCK_TOKENS", BLOCK)
+        patch.setattr("localdflash.backends.cuda.prompt_reader.BLOCK_TOKENS", (BLOCK, BLOCK // 2, BLOCK // 4))
         yield load_on_cpu(write_target(folder / "target.gguf", SHAPE), write_drafter(folder, SHAPE), context=CONTEXT)
 
 
@@ -43,10 +43,10 @@ def fresh(pair: CudaPair, ids: Sequence[int]) -> list[Tensor]:
 
 
 def test_block_matches_tiles(pair: CudaPair, monkeypatch: pytest.MonkeyPatch) -> None:
-    ids = prompt(2 * BLOCK + 9)
+    ids = prompt(2 * BLOCK + BLOCK // 2 + BLOCK // 4 + 9)
     blocks = fresh(pair, ids)
-    assert pair._in_blocks == 2 * BLOCK
-    monkeypatch.setattr(pair, "_block_tokens", CONTEXT)
+    assert pair._in_blocks == len(ids) - 9
+    monkeypatch.setattr(pair.stepper.reader, "sizes", ())
     tiles = fresh(pair, ids)
     assert pair._in_blocks == 0
     for one, other in zip(blocks, tiles, strict=True):
@@ -82,7 +82,7 @@ def test_a_mixture_has_no_reader(tmp_path: Path) -> None:
 
 def test_int8_cache_is_read_completely() -> None:
     """The cache is read in pieces, of which the last is shorter."""
-    slots = 2 * prompt_reader.BLOCK_TOKENS + 5
+    slots = 2 * prompt_reader.PIECE + 5
     cache = Cache.empty(1, slots, 2, 64, torch.int8, torch.device("cpu")).layer(0)
     cache.write(torch.arange(slots), *torch.randn(2, slots, 2, 64))
     for codes, scale, expected in zip((cache.k, cache.v), (cache.k_scale, cache.v_scale), cache.read(), strict=True):

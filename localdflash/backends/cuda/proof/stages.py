@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -96,18 +97,20 @@ class _SelfCheck:
         _require_same_choice("the short prompt", ours, theirs)
 
     def blocks(self) -> None:
-        """Compare the likeliest tokens after a block of the prompt, prefilled at once and in tiles."""
+        """Compare the likeliest tokens after a prompt in blocks of every size, and in tiles."""
         stepper, reader = self.stepper, self.stepper.reader
         assert reader
-        ids = (self.ids * (reader.block_tokens // len(self.ids) + 2))[: reader.block_tokens + ROWS]
+        total = sum(reader.sizes)
+        ids = (self.ids * (total // len(self.ids) + 2))[: total + ROWS]
         self.pair.forget()
         stepper.tokens[: len(ids)] = torch.tensor(ids, dtype=torch.int32)
-        reader.prefill_block(stepper.tokens[: reader.block_tokens], 0)
-        at_once = self._logits(reader.block_tokens)
-        for length in range(0, reader.block_tokens, 2 * ROWS):
+        for size, end in zip(reader.sizes, accumulate(reader.sizes), strict=True):
+            reader.prefill_block(stepper.tokens[end - size : end], end - size)
+        in_blocks = self._logits(total)
+        for length in range(0, total, 2 * ROWS):
             stepper.state[CONTEXT] = length
-            stepper.extend(tiles=2, splits=chunks(reader.block_tokens, stepper.cache.k.shape[1]))
-        _require_same_choice("a block of the prompt", at_once, self._logits(reader.block_tokens))
+            stepper.extend(tiles=2, splits=chunks(total, stepper.cache.k.shape[1]))
+        _require_same_choice("a block of the prompt", in_blocks, self._logits(total))
         self.pair.forget()
 
     def _logits(self, context: int) -> Tensor:

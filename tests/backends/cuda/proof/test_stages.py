@@ -31,7 +31,7 @@ Spoil = Callable[[dict[str, Any]], None]
 def pair(tmp_path_factory: pytest.TempPathFactory) -> CudaPair:
     folder = tmp_path_factory.mktemp("tiny")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("localdflash.backends.cuda.prompt_reader.BLOCK_TOKENS", 64)
+        patch.setattr("localdflash.backends.cuda.prompt_reader.BLOCK_TOKENS", (64, 32))
         return load_on_cpu(write_target(folder / "target.gguf", SHAPE), write_drafter(folder, SHAPE), context=384)
 
 
