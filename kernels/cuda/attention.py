@@ -176,6 +176,50 @@ def _merge(
     tl.store(sums_ptr + group * 16 + t[:, None], _sum_groups(out.to(tl.float32), R, D // 32), mask=is_row)
 
 
+@triton.jit
+def attend(
+    q, t, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, head, first, last, start, end, scale, HKV: tl.constexpr,
+    D: tl.constexpr, M: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr, MASK: tl.constexpr,
+    BLOCK: tl.constexpr, WINDOW: tl.constexpr, SCALED: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """Attend with queries q [M, D] of rows t [M] to the slots from `first` to `last` - 1 of a KV head.
+
+    Row 0 is at slot `start`; no row attends to slot `end` or later ones. Returns float32 [M]: the largest score and the
+    sum of weights 2**(7 + (score - largest) * scale); and float32 [M, D / 2] twice: the halves of the weighted values.
+    """
+    HALF: tl.constexpr = D // 2
+    d = tl.arange(0, D)
+    half = tl.arange(0, HALF)
+    top = tl.full((M,), -1e30, tl.float32)  # finite, so that a row without visible slots so far gives no NaN
+    total = tl.zeros((M,), tl.float32)
+    low = tl.zeros((M, HALF), tl.float32)
+    high = tl.zeros((M, HALF), tl.float32)
+    for n0 in tl.range(first, last, TILE, num_stages=STAGES):
+        n = n0 + tl.arange(0, TILE)
+        at = tl.minimum(n, end - 1) * HKV + head  # slots past the end are undefined
+        scores = tl.dot(q, _halves(tl.load(k_ptr + at[None, :] * D + d[:, None]), ASM))
+        if SCALED:
+            scores *= tl.load(k_scale_ptr + at)[None, :]
+        if (n0 + TILE > start) | ((WINDOW > 0) & (n0 < end - WINDOW)):  # elsewhere all rows attend to all slots
+            visible = _visible(n[None, :] - start, t[:, None], MASK, BLOCK, WINDOW)
+            scores = tl.where(visible, scores, -float("inf"))
+        peak = tl.maximum(top, tl.max(scores, 1))
+        fade = _exp2((top - peak) * scale, ASM)
+        # Times 2**7, so that the product with a value's scale stays in float16's range. Explicit fma, here and in the
+        # merge, so that separately compiled kernels round alike.
+        p = _exp2(tl.fma(scores, scale, (7.0 - peak * scale)[:, None]), ASM)
+        total = tl.fma(total, fade, tl.sum(p, 1))
+        if SCALED:
+            p *= tl.load(v_scale_ptr + at)[None, :]
+        p16 = p.to(tl.float16)
+        values = v_ptr + at[:, None] * D + half[None, :]
+        # In halves no wider than high, so that each warp has its own rows and keeps p in registers.
+        low = tl.dot(p16, _halves(tl.load(values), ASM), low * fade[:, None])
+        high = tl.dot(p16, _halves(tl.load(values + HALF), ASM), high * fade[:, None])
+        top = peak
+    return top, total, low, high
+
+
 @Kernel
 @triton.jit
 def attention_kernel(
@@ -211,33 +255,8 @@ def attention_kernel(
     last = tl.minimum(_first_slot(chunk + 1, CHUNK), end)
 
     q = tl.load(q_ptr + (t * HQ + head * G + r % G)[:, None] * D + d[None, :], mask=t[:, None] < 16, other=0.0)
-    top = tl.full((M,), -1e30, tl.float32)  # finite, so that a row without visible slots so far gives no NaN
-    total = tl.zeros((M,), tl.float32)
-    low = tl.zeros((M, HALF), tl.float32)
-    high = tl.zeros((M, HALF), tl.float32)
-    for n0 in tl.range(first, last, TILE, num_stages=STAGES):
-        n = n0 + tl.arange(0, TILE)
-        at = tl.minimum(n, end - 1) * HKV + head  # slots past the end are undefined
-        scores = tl.dot(q, _halves(tl.load(k_ptr + at[None, :] * D + d[:, None]), ASM))
-        if SCALED:
-            scores *= tl.load(k_scale_ptr + at)[None, :]
-        if (n0 + TILE > start) | ((WINDOW > 0) & (n0 < end - WINDOW)):  # elsewhere all rows attend to all slots
-            visible = _visible(n[None, :] - start, t[:, None], MASK, BLOCK, WINDOW)
-            scores = tl.where(visible, scores, -float("inf"))
-        peak = tl.maximum(top, tl.max(scores, 1))
-        fade = _exp2((top - peak) * scale, ASM)
-        # Times 2**7, so that the product with a value's scale stays in float16's range. Explicit fma, here and in the
-        # merge, so that separately compiled kernels round alike.
-        p = _exp2(tl.fma(scores, scale, (7.0 - peak * scale)[:, None]), ASM)
-        total = tl.fma(total, fade, tl.sum(p, 1))
-        if SCALED:
-            p *= tl.load(v_scale_ptr + at)[None, :]
-        p16 = p.to(tl.float16)
-        values = v_ptr + at[:, None] * D + half[None, :]
-        # In halves no wider than high, so that each warp has its own rows and keeps p in registers.
-        low = tl.dot(p16, _halves(tl.load(values), ASM), low * fade[:, None])
-        high = tl.dot(p16, _halves(tl.load(values + HALF), ASM), high * fade[:, None])
-        top = peak
+    top, total, low, high = attend(q, t, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, head, first, last, start, end, scale,
+                                   HKV, D, M, TILE, STAGES, MASK, BLOCK, WINDOW, SCALED, ASM)  # fmt: skip
     release(PDL)
 
     tile = (head * chunks + tl.program_id(1)) * 16 * G

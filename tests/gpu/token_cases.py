@@ -6,7 +6,16 @@ import torch
 from torch import Tensor
 
 from localdflash.backends.cuda.proof.calls import Arguments
-from localdflash.kernels.cuda import attention, lookup_kernel, residual, rounds, sample, selector, split_k
+from localdflash.kernels.cuda import (
+    attention,
+    lookup_kernel,
+    prompt_attention,
+    residual,
+    rounds,
+    sample,
+    selector,
+    split_k,
+)
 from localdflash.kernels.cuda.kv_cache import Cache
 from localdflash.kernels.cuda.sample import SampleScratch
 from tests.gpu.case import CPU, F8, F16, I8, REAL, VOCABULARY, Case, built, needed
@@ -32,6 +41,23 @@ def _attention(
     title = f"attention {mask} {start} {window} {dtype}"
     chain, needs = mask == "chain", needed(dtype)
     return Case(title, attention.attention, attention.attention_reference, build, ("out", "sums"), chain, needs=needs)
+
+
+def _prompt_attention(start: int, tokens: int, dtype: torch.dtype, heads: tuple[int, int, int] = (4, 2, 64)) -> Case:
+    q_heads, kv_heads, head_dim = (32, 8, 128) if REAL and heads == (4, 2, 64) else heads
+
+    def make() -> Arguments:
+        slots, width = start + tokens, q_heads * head_dim
+        cache = Cache.empty(1, slots, kv_heads, head_dim, dtype, CPU).layer(0)
+        cache.write(torch.arange(slots), *torch.randn(2, slots, kv_heads, head_dim))
+        return {
+            "q": torch.randn(tokens, q_heads, head_dim).half(), "cache": cache,
+            "start": torch.tensor([start], dtype=torch.int32), "out": torch.zeros(tokens, width).half(),
+        }  # fmt: skip
+
+    functions = prompt_attention.prompt_attention, prompt_attention.prompt_attention_reference
+    title = f"prompt_attention {start} {tokens} {q_heads} {dtype}"
+    return Case(title, *functions, built(make), ("out",), needs=needed(dtype))
 
 
 def _sample(vocabulary: int, temperature: float, top_k_: int, top_p: float, min_p: float, penalty: float) -> Case:
@@ -123,6 +149,9 @@ CASES: list[Case] = [
     _attention(300, "block", I8, window=40),
     _attention(600, "chain", F16, window=300),
     _attention(300, "chain", F16, heads=(5, 1, 64)),
+    *(_prompt_attention(start, 128, dtype) for start, dtype in ((0, F16), (100, I8), (100, F8))),
+    *(_prompt_attention(200, 512, dtype) for dtype in ((F16, I8, F8) if REAL else ())),
+    _prompt_attention(70, 48, F16, heads=(5, 1, 64)),
     _sample(VOCABULARY, 0.8, 50, 0.95, 0.0, 1.0),
     _sample(VOCABULARY, 1.0, 0, 1.0, 0.0, 1.0),
     _sample(VOCABULARY, 0.7, 0, 0.9, 0.05, 1.1),

@@ -1,7 +1,7 @@
 """Forms in which the operations of the CUDA engine run, and the fallback after a failed check.
 
 An operation runs as its kernel, as the kernel's simplest launch, or as the torch reference. Steps are replayed as CUDA
-graphs, and prompts are read in blocks of 512 tokens, unless the switch `graph` or `blocks` is off. This module does not
+graphs, and prompts are read in blocks, unless the switch `graph` or `blocks` is off. This module does not
 import torch.
 """
 
@@ -16,10 +16,23 @@ Form = Literal["kernel", "simple", "reference"]  # simple: no split-K, no depend
 FORMS: tuple[Form, ...] = get_args(Form)
 SWITCHES = ("graph", "blocks")
 OPERATIONS = (
-    *("set_back", "dense", "embed", "qkv", "attention", "residual", "swiglu", "route", "experts_gate_up"),
-    *("experts_down", "combine", "matmul", "convolve_in", "convolve_out", "head", "markov_anchor", "markov_slot"),
-    *("top_k", "select", "sample", "gather_taps", "begin", "next_tokens", "propose", "caught_up", "lookup", "accept"),
+    *("set_back", "dense", "embed", "qkv", "attention", "prompt_attention", "residual", "swiglu", "route"),
+    *("experts_gate_up", "experts_down", "combine", "matmul", "convolve_in", "convolve_out", "head", "markov_anchor"),
+    *(
+        "markov_slot",
+        "top_k",
+        "select",
+        "sample",
+        "gather_taps",
+        "begin",
+        "next_tokens",
+        "propose",
+        "caught_up",
+        "lookup",
+        "accept",
+    ),
 )
+BLOCK_OPERATIONS = ("dense", "prompt_attention")  # of prompts in blocks only
 
 
 @dataclass(frozen=True)
@@ -57,10 +70,10 @@ class Choices:
     def fallback(self, failed_check: str) -> "Choices | None":
         """Return the choices to try after a check such as "attention of layer 3" failed; None if none is left."""
         name = failed_check.removeprefix("loading, ").partition(" ")[0]
+        if name in BLOCK_OPERATIONS or "block" in failed_check:  # tiles are faster than blocks of references
+            return self._without("blocks") or self._simplest()
         if name in OPERATIONS:
             return self._lower(name)
-        if "block" in failed_check:  # of a prompt, whose products are those of `dense`
-            return self._without("blocks") or self._lower("dense")
         return self._without("graph") or self._simplest()
 
     def _lower(self, name: str) -> "Choices | None":

@@ -25,7 +25,7 @@ from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 KV_TYPES = {"auto": torch.float16, "f16": torch.float16, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
-# Bytes for torch's rounding (1 MB per tensor), compiled kernels, graphs, and what cuBLAS and torch's attention need.
+# Bytes for torch's rounding (1 MB per tensor), compiled kernels, graphs, and cuBLAS's workspaces.
 RESERVE = 700 << 20
 MAX_CONTEXT = slots_of(BUCKETS[-1]) - SLACK
 INT8, INT4 = (8.25, 32), (4.25, 32)  # bits per weight and R, as in `PLANES`
@@ -128,16 +128,15 @@ class CudaSizes:
         return parts | {SCRATCH: scratch}
 
     def _reader_bytes(self, slots: int) -> int:
-        """Return the bytes of `PromptReader`: activations, a matrix, its product, a layer of an 8-bit KV cache."""
+        """Return the bytes of `PromptReader`: activations, a matrix and its product."""
         c = self._config
         if c.num_experts or slots <= 2 * BLOCK_TOKENS[0]:
             return 0
         heads = c.num_attention_heads * c.head_dim
         widest = max(2 * c.intermediate_size, heads + 2 * c.num_key_value_heads * c.head_dim)
         matrix = padded(c.hidden_size, COLUMNS) * padded(widest, COLUMNS) * 2
-        layer = 0 if self._kv == torch.float16 else slots * c.num_key_value_heads * c.head_dim * 4
         rows = BLOCK_TOKENS[0] // ROWS * _activation_bytes(c) + BLOCK_TOKENS[0] * padded(widest, COLUMNS) * 4
-        return rows + matrix + layer
+        return rows + matrix
 
     def _drafter_bytes(self, config: DFlashConfig, drafter: str) -> int:
         assert self._path is not None

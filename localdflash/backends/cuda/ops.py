@@ -17,6 +17,7 @@ from localdflash.kernels.cuda import (
     markov,
     matmul,
     moe,
+    prompt_attention,
     qkv,
     residual,
     rounds,
@@ -38,6 +39,7 @@ class Ops:
     embed: Op
     qkv: Op
     attention: Op
+    prompt_attention: Op
     residual: Op
     swiglu: Op
     route: Op
@@ -70,7 +72,8 @@ MODULES = {
     **dict.fromkeys(("top_k", "select"), selector),
     **dict.fromkeys(("residual", "gather_taps"), residual),
     **{"embed": embed, "qkv": qkv, "attention": attention, "swiglu": swiglu, "matmul": matmul, "head": head},
-    **{"dense": dense, "sample": sample, "lookup": lookup_kernel, "set_back": split_k},
+    **{"prompt_attention": prompt_attention, "dense": dense, "sample": sample, "lookup": lookup_kernel},
+    "set_back": split_k,
 }
 KERNELS = Ops(**{name: getattr(module, name) for name, module in MODULES.items()})
 REFERENCES = Ops(**{name: getattr(module, f"{name}_reference") for name, module in MODULES.items()})

@@ -1,4 +1,4 @@
-"""Prefill in blocks of 128 to 512 tokens: weights as float16 matrices, products by cuBLAS, attention by torch.
+"""Prefill in blocks of 128 to 512 tokens: weights as float16 matrices, products by cuBLAS, flash attention.
 
 A step of 16 tokens is bound by memory bandwidth, a block by arithmetic: `Stack`, which reads 32 tokens at a time, would
 unpack every weight 16 times for 512 tokens. Sums have another order than in a step, and another one in each size of
@@ -10,21 +10,19 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.bias import causal_lower_right
 
 from localdflash.backends.cuda.ops import Ops
 from localdflash.backends.cuda.stack import ROWS, Buffers, Mask, Stack, TapRing
 from localdflash.backends.cuda.weights import Dense, LayerWeights, TargetWeights
-from localdflash.kernels.cuda.kv_cache import Cache, decode
+from localdflash.kernels.cuda.kv_cache import Cache
 from localdflash.kernels.cuda.planes import Planes
+from localdflash.kernels.cuda.rounds import CONTEXT
 
 BLOCK_TOKENS = (512, 256, 128)  # fewer are cheaper in tiles
 
 
 PRODUCTS = ("qkv", "residual", "swiglu")  # operations that begin with a product
-PIECE = 512  # slots of an 8-bit KV cache that are converted at once
 
 
 class BlockStack(Stack):
@@ -66,16 +64,8 @@ class BlockStack(Stack):
             torch.mm(rows, used, out_dtype=torch.float32, out=product)
         return Planes(planes.n, planes.k, planes.block_words, product, None, "product", product)
 
-    def _attention(self, b: Buffers, cache: Cache, starts: Sequence[Tensor], mask: Mask, splits: int) -> None:
-        """Attend over the first `splits` slots, of which the block's are the last."""
-        q = b.q.flatten(0, 1)
-        k, v = (
-            _floats(codes[:splits], scale if scale is None else scale[:splits], q.dtype).transpose(0, 1)[None]
-            for codes, scale in ((cache.k, cache.k_scale), (cache.v, cache.v_scale))
-        )
-        causal = causal_lower_right(len(q), splits)
-        out = F.scaled_dot_product_attention(q.transpose(0, 1)[None], k, v, attn_mask=causal, enable_gqa=True)
-        b.attn_out.flatten(0, 1)[:, : q[0].numel()] = out[0].transpose(0, 1).flatten(1)
+    def _attention(self, b: Buffers, cache: Cache, starts: Sequence[Tensor], _mask: Mask, _splits: int) -> None:
+        self.ops.prompt_attention(b.q.flatten(0, 1), cache, starts[0], b.attn_out.flatten(0, 1))
 
 
 class PromptReader:
@@ -85,8 +75,10 @@ class PromptReader:
         self, stack: Stack, weights: TargetWeights, cache: Cache, taps: TapRing | None, dtype: torch.dtype
     ) -> None:
         self.sizes = BLOCK_TOKENS
+        self._masks = [Mask()] * len(weights.layers)
         self._steps, self._stack = stack, BlockStack(stack, weights, cache, dtype)
         self._embedding, self._taps = weights.embedding, taps
+        self._ids = torch.zeros(BLOCK_TOKENS[0] // ROWS, ROWS, dtype=torch.int32, device=weights.final_gain.device)
 
     def split(self, tokens: int) -> list[int]:
         """Return the sizes of the blocks that begin a prompt of `tokens` tokens; fewer than 128 are left for tiles."""
@@ -95,13 +87,13 @@ class PromptReader:
             blocks += [size] * ((tokens - sum(blocks)) // size)
         return blocks
 
-    def prefill_block(self, ids: Tensor, start: int) -> None:
-        """Compute the block of `ids`, int32 [512, 256 or 128], whose first token is at position `start`."""
-        tiles = ids.split(ROWS)
-        self._stack.begin(self._steps.ops, len(tiles))
-        self._stack.embed(tiles, self._embedding)
-        starts, layers = (torch.full((1,), start, dtype=torch.int32, device=ids.device),), len(self._stack.layers)
-        self._stack.forward(starts, [Mask()] * layers, start + len(ids), self._taps)
+    def prefill_block(self, tokens: Tensor, state: Tensor, size: int) -> None:
+        """Compute `size` of the `tokens`, int32 [slots], from CONTEXT in `state` on."""
+        ids = self._ids[: size // ROWS]
+        self._steps.ops.next_tokens(tokens, state, ids)
+        self._stack.begin(self._steps.ops, len(ids))
+        self._stack.embed(ids.unbind(), self._embedding)
+        self._stack.forward((state[CONTEXT : CONTEXT + 1],), self._masks, 0, self._taps)
 
 
 def new_reader(
@@ -112,14 +104,6 @@ def new_reader(
     return (
         PromptReader(stack, weights, cache, taps, dtype) if dense and cache.k.shape[1] > 2 * BLOCK_TOKENS[0] else None
     )
-
-
-def _floats(codes: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return cached keys or values as float16 or float32, without a copy if they have that type."""
-    if scale is None:
-        return codes.to(dtype)
-    pieces = zip(codes.split(PIECE), scale.split(PIECE), strict=True)  # float32 takes twice the memory
-    return torch.cat([decode(*piece).to(dtype) for piece in pieces])
 
 
 def _matrices(layer: LayerWeights) -> list[Planes]:

@@ -67,6 +67,7 @@ class Runner:
         self._on_device = stepper.device.type == "cuda"
         self._captures = self._on_device and graphs  # else Python launches every kernel
         self._graphs: dict[Key, torch.cuda.CUDAGraph] = {}
+        self._side: torch.cuda.Stream | None = None
         self._pool = torch.cuda.graph_pool_handle() if self._on_device else None
         self._records = torch.zeros_like(stepper.records, device="cpu", pin_memory=self._on_device)
         self._logits: Tensor | None = None  # pinned; allocated by the first request that reads them
@@ -82,17 +83,12 @@ class Runner:
             compile_all(self.launches(modes), compiling)
             for key, sequence in self._sequences(modes) if self._captures else ():
                 self._graphs[key] = self._capture(sequence)
-        if self.stepper.reader:  # the longest context, so that torch reserves the memory now
-            largest = self.stepper.reader.sizes[0]
-            self.prefill_block(self._slots - largest, largest)
 
     def launches(self, modes: Sequence[StepMode]) -> list[KernelLaunch]:
         """Return every launch that these modes may run, at any length."""
         with collect_launches() as launches:
             for _, sequence in self._sequences(modes):
                 sequence()
-            if self.stepper.reader:
-                self.prefill_block(0, self.stepper.reader.sizes[0])
         return launches
 
     def _sequences(self, modes: Sequence[StepMode]) -> Iterator[tuple[Key, Callable[[], None]]]:
@@ -105,6 +101,8 @@ class Runner:
                 yield self._step_sequence(mode, False, splits)
         if self.stepper.drafter:
             yield self._catch_up_sequence()
+        for size in self.stepper.reader.sizes if self.stepper.reader else ():
+            yield self._block_sequence(size)
 
     def step(self, mode: StepMode, greedy: bool, length: int) -> torch.cuda.Event | None:
         """Start a step at a context of at most `length` tokens; return its event, None on a CPU, where it has ended."""
@@ -154,11 +152,12 @@ class Runner:
 
     def prefill_block(self, length: int, size: int) -> None:
         """Prefill `size` tokens of the prompt after a context of `length`; see `PromptReader`."""
-        reader = self.stepper.reader
-        assert reader
         self.wait_for_slots(length + size)
         with self.on_gpu():
-            reader.prefill_block(self.stepper.tokens[length : length + size], length)
+            self._run(*self._block_sequence(size))
+
+    def _block_sequence(self, size: int) -> tuple[Key, Callable[[], None]]:
+        return (f"block of {size}", 0), lambda: self.stepper.prefill_block(size)
 
     def catch_up(self, length: int) -> None:
         """Give the drafter 16 more tokens of a context of `length`."""
@@ -218,7 +217,7 @@ class Runner:
     def _capture(self, sequence: Callable[[], None]) -> torch.cuda.CUDAGraph:
         """Return a sequence as a graph; the run before the capture writes only past the context, and the state."""
         state = self.stepper.state.clone()
-        side = torch.cuda.Stream()
+        side = self._side = self._side or torch.cuda.Stream()  # torch keeps a workspace of cuBLAS for every stream
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             sequence()  # loads the compiled kernels onto the device

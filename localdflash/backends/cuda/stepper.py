@@ -211,6 +211,12 @@ class Stepper:
         ids = [self.prompt[tile] for tile in range(tiles)]
         self._compute(ids, (self.field(CONTEXT), self.field(SECOND))[:tiles], splits)
 
+    def prefill_block(self, size: int) -> None:
+        """Compute keys, values and taps of `size` tokens of the prompt from CONTEXT on, which the caller advances."""
+        assert self.reader
+        self._reset_counters()
+        self.reader.prefill_block(self.tokens, self.state, size)
+
     def forward(self, splits: int) -> None:
         """Run the target over the 16 rows of `draft` from CONTEXT on, into hidden states, KV cache and taps."""
         self._compute((self.draft,), (self.field(CONTEXT),), splits)

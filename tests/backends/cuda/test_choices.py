@@ -36,7 +36,7 @@ def test_every_operation_can_be_chosen() -> None:
         ("", "the graph of lookup", "graph:off"),
         ("", "texts", "graph:off"),
         ("", "a block of the prompt", "blocks:off"),
-        ("blocks:off", "dense of layer 0", "dense:simple,blocks:off"),
+        ("", "loading, prompt_attention", "blocks:off"),
         ("graph:off", "rows", ",".join(f"{name}:simple" for name in sorted(OPERATIONS)) + ",graph:off"),
     ],
 )

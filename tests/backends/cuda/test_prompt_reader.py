@@ -9,10 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from localdflash.backends.cuda import prompt_reader
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.engine.pair import SavedSequence
-from localdflash.kernels.cuda.kv_cache import Cache
 from tests.support.cuda_pairs import load_on_cpu
 from tests.support.tiny_models import EXPERTS, SHAPE, write_drafter, write_target
 
@@ -78,12 +76,3 @@ def test_a_cached_prefix_has_the_bits_of_a_fresh_one(pair: CudaPair, seed: int) 
 def test_a_mixture_has_no_reader(tmp_path: Path) -> None:
     target = write_target(tmp_path / "target.gguf", replace(SHAPE, **EXPERTS))
     assert load_on_cpu(target, None, context=CONTEXT).stepper.reader is None
-
-
-def test_int8_cache_is_read_completely() -> None:
-    """The cache is read in pieces, of which the last is shorter."""
-    slots = 2 * prompt_reader.PIECE + 5
-    cache = Cache.empty(1, slots, 2, 64, torch.int8, torch.device("cpu")).layer(0)
-    cache.write(torch.arange(slots), *torch.randn(2, slots, 2, 64))
-    for codes, scale, expected in zip((cache.k, cache.v), (cache.k_scale, cache.v_scale), cache.read(), strict=True):
-        assert torch.equal(prompt_reader._floats(codes, scale, torch.float16), expected.half())

@@ -105,7 +105,8 @@ class _SelfCheck:
         self.pair.forget()
         stepper.tokens[: len(ids)] = torch.tensor(ids, dtype=torch.int32)
         for size, end in zip(reader.sizes, accumulate(reader.sizes), strict=True):
-            reader.prefill_block(stepper.tokens[end - size : end], end - size)
+            stepper.state[CONTEXT] = end - size
+            stepper.prefill_block(size)
         in_blocks = self._logits(total)
         for length in range(0, total, 2 * ROWS):
             stepper.state[CONTEXT] = length
