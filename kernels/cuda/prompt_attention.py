@@ -1,6 +1,6 @@
 """Causal attention of a block of prompt tokens over the KV cache of one sequence: flash attention.
 
-A program computes some tokens with all query heads of one KV head, so that it reads keys and values once for all of
+A program computes some tokens with all query heads of one KV head, so that it reads K and V once for all of
 them. Unlike in `attention`, the context is not split: a block has enough programs.
 """
 
@@ -53,7 +53,7 @@ def prompt_attention_kernel(
 
 
 def prompt_attention(q: Tensor, cache: Cache, start: Tensor, out: Tensor) -> None:
-    """Attend over one layer's cache, which already holds the block's keys and values.
+    """Attend over one layer's cache, which already holds the K and V of the block.
 
     q float16 [T, HQ, D], D 64 or 128; start int32 [1], the position of the first of T tokens; out float16
     [T, >= HQ * D], of which the first HQ * D columns are written.
