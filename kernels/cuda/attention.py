@@ -322,7 +322,7 @@ def attention(
     options = {"HQ": heads, "HKV": kv_heads, "D": head_dim, "WIDTH": out.shape[1], "CHUNK": CHUNK, "WINDOW": window,
                "CHUNKS": triton.next_power_of_2(splits), "ASM": ASM} | every_launch(q.device)  # fmt: skip
     simple = launch.is_simplest()
-    stages = 1 if simple else 3 if launch.multiprocessors(q.device)[1] else 2
+    stages = 3 if launch.multiprocessors(q.device)[1] and not simple else 2
     fused = splits <= FUSED and not simple
     rows, scale = triton.next_power_of_2(ROWS * heads // kv_heads), head_dim**-0.5 * LOG2_E
     attention_kernel[(kv_heads, splits)](

@@ -33,7 +33,7 @@ def dense(planes: Planes, out: Tensor) -> None:
     constants = plane_constants(planes)
     del constants["ASM"]
     _dense[(planes.padded_k // (4 * planes.block_words), planes.padded_n // COLUMNS)](
-        *pointers(planes), out, planes.padded_n, BN=COLUMNS, SUPER=SUPER, num_warps=8, **constants,
+        *pointers(planes), out, planes.padded_n, BN=COLUMNS, SUPER=SUPER, num_warps=4, **constants,
         **every_launch(out.device),
     )  # fmt: skip
 

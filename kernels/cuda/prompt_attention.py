@@ -60,7 +60,7 @@ def prompt_attention(q: Tensor, cache: Cache, start: Tensor, out: Tensor) -> Non
     """
     (tokens, heads, head_dim), kv_heads = q.shape, cache.k.shape[1]
     rows = ROWS if tokens >= LONG else ROWS_OF_SHORT_BLOCKS
-    stages = 1 if launch.is_simplest() else 3 if launch.multiprocessors(q.device)[1] else 2
+    stages = 3 if launch.multiprocessors(q.device)[1] and not launch.is_simplest() else 2
     prompt_attention_kernel[(triton.cdiv(tokens, rows // (heads // kv_heads)), kv_heads)](
         q, cache.k, cache.v, cache.k_scale, cache.v_scale, start, out, tokens, head_dim**-0.5 * LOG2_E,
         HQ=heads, HKV=kv_heads, D=head_dim, WIDTH=out.shape[1], M=rows, TILE=TILE, STAGES=stages,

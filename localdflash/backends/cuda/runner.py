@@ -4,6 +4,7 @@ A graph is captured per number of attention chunks. A step's record is copied to
 for. `prepare` compiles and captures all sequences. A CUDA error that breaks the process becomes `DeviceError`.
 """
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -67,7 +68,6 @@ class Runner:
         self._on_device = stepper.device.type == "cuda"
         self._captures = self._on_device and graphs  # else Python launches every kernel
         self._graphs: dict[Key, torch.cuda.CUDAGraph] = {}
-        self._side: torch.cuda.Stream | None = None
         self._pool = torch.cuda.graph_pool_handle() if self._on_device else None
         self._records = torch.zeros_like(stepper.records, device="cpu", pin_memory=self._on_device)
         self._logits: Tensor | None = None  # pinned; allocated by the first request that reads them
@@ -217,7 +217,7 @@ class Runner:
     def _capture(self, sequence: Callable[[], None]) -> torch.cuda.CUDAGraph:
         """Return a sequence as a graph; the run before the capture writes only past the context, and the state."""
         state = self.stepper.state.clone()
-        side = self._side = self._side or torch.cuda.Stream()  # torch keeps a workspace of cuBLAS for every stream
+        side = _capture_stream(self.stepper.device)
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             sequence()  # loads the compiled kernels onto the device
@@ -228,6 +228,12 @@ class Runner:
         with torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"):
             sequence()
         return graph
+
+
+@functools.cache
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream for captures, the same for all pairs: torch keeps 32 MB for cuBLAS on each."""
+    return torch.cuda.Stream(device)
 
 
 def chunks(length: int, slots: int) -> int:
