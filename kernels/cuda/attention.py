@@ -32,6 +32,7 @@ CHUNK = 256  # slots of the first chunks; determines the order of summation
 DOUBLED, QUADRUPLED = 16, 24  # first chunks with 512 and with 1024 slots, at 4,096 and 8,192 tokens
 FIRST_DOUBLED, FIRST_QUADRUPLED = tl.constexpr(DOUBLED), tl.constexpr(QUADRUPLED)
 TILE = 64  # slots per loop iteration; divides CHUNK
+PART = tl.constexpr(64)  # columns of V per matrix product; ptxas 12.8 miscompiles 32 for a Hopper
 BUCKETS = (8, 24, 48, 144)  # chunks per launch, one graph for each: 2,048, 8,192, 32,768 and 131,072 slots
 FUSED = 8  # up to this many chunks, the last program to finish merges; above, a second launch merges
 LOG2_E = 1.4426950408889634
@@ -185,15 +186,15 @@ def attend(
     """Attend with queries q [M, D] of rows t [M] to the slots from `first` to `last` - 1 of a KV head.
 
     Row 0 is at slot `start`; no row attends to slot `end` or later ones. Returns float32 [M]: the largest score and the
-    sum of weights 2**(7 + (score - largest) * scale); and float32 [M, D / 2] twice: the halves of the weighted values.
+    sum of weights 2**(7 + (score - largest) * scale); and float32 [M, 64] twice: the first 64 columns of the weighted
+    values, and the others if D is 128.
     """
-    HALF: tl.constexpr = D // 2
     d = tl.arange(0, D)
-    half = tl.arange(0, HALF)
+    column = tl.arange(0, PART)
     top = tl.full((M,), -1e30, tl.float32)  # finite, so that a row without visible slots so far gives no NaN
     total = tl.zeros((M,), tl.float32)
-    low = tl.zeros((M, HALF), tl.float32)
-    high = tl.zeros((M, HALF), tl.float32)
+    low = tl.zeros((M, PART), tl.float32)
+    high = tl.zeros((M, PART), tl.float32)
     for n0 in tl.range(first, last, TILE, num_stages=STAGES):
         n = n0 + tl.arange(0, TILE)
         at = tl.minimum(n, end - 1) * HKV + head  # slots past the end are undefined
@@ -212,10 +213,11 @@ def attend(
         if SCALED:
             p *= tl.load(v_scale_ptr + at)[None, :]
         p16 = p.to(tl.float16)
-        values = v_ptr + at[:, None] * D + half[None, :]
-        # In halves no wider than high, so that each warp has its own rows and keeps p in registers.
+        values = v_ptr + at[:, None] * D + column[None, :]
+        # In parts no wider than high, so that each warp has its own rows and keeps p in registers.
         low = tl.dot(p16, _halves(tl.load(values), ASM), low * fade[:, None])
-        high = tl.dot(p16, _halves(tl.load(values + HALF), ASM), high * fade[:, None])
+        if D > PART:
+            high = tl.dot(p16, _halves(tl.load(values + PART), ASM), high * fade[:, None])
         top = peak
     return top, total, low, high
 
@@ -235,13 +237,11 @@ def attention_kernel(
     two: `scale` is log2(e) / sqrt(D).
     """
     G: tl.constexpr = HQ // HKV
-    HALF: tl.constexpr = D // 2
     head = tl.program_id(0)
     chunks = tl.num_programs(1)
     r = tl.arange(0, M)
     t = r // G
     d = tl.arange(0, D)
-    half = tl.arange(0, HALF)
     wait(PDL)
     start = tl.load(start_ptr)
     end = start + 16
@@ -260,10 +260,11 @@ def attention_kernel(
     release(PDL)
 
     tile = (head * chunks + tl.program_id(1)) * 16 * G
-    partial = partial_ptr + (tile + r)[:, None] * D + half[None, :]
+    partial = partial_ptr + (tile + r)[:, None] * D + tl.arange(0, PART)[None, :]
     is_row = r < 16 * G
     tl.store(partial, low, mask=is_row[:, None])
-    tl.store(partial + HALF, high, mask=is_row[:, None])
+    if D > PART:
+        tl.store(partial + PART, high, mask=is_row[:, None])
     tl.store(stats_ptr + tile * 2 + r, top, mask=is_row)
     tl.store(stats_ptr + tile * 2 + 16 * G + r, total, mask=is_row)
     if FUSED:
@@ -322,7 +323,7 @@ def attention(
     options = {"HQ": heads, "HKV": kv_heads, "D": head_dim, "WIDTH": out.shape[1], "CHUNK": CHUNK, "WINDOW": window,
                "CHUNKS": triton.next_power_of_2(splits), "ASM": ASM} | every_launch(q.device)  # fmt: skip
     simple = launch.is_simplest()
-    stages = 3 if launch.multiprocessors(q.device)[1] and not simple else 2
+    stages = 1 if simple else 3 if launch.multiprocessors(q.device)[1] else 2
     fused = splits <= FUSED and not simple
     rows, scale = triton.next_power_of_2(ROWS * heads // kv_heads), head_dim**-0.5 * LOG2_E
     attention_kernel[(kv_heads, splits)](

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
 from localdflash.kernels.cuda import launch
-from localdflash.kernels.cuda.attention import LOG2_E, TILE, attend
+from localdflash.kernels.cuda.attention import LOG2_E, PART, TILE, attend
 from localdflash.kernels.cuda.kv_cache import Cache, decode
 from localdflash.kernels.cuda.launch import ASM, Kernel, every_launch, release, wait
 
@@ -30,7 +30,6 @@ def prompt_attention_kernel(
 ):  # fmt: skip
     """Grid (groups of tokens, HKV). Row r = t * G + g belongs to query head `head * G + g` of the group's token t."""
     G: tl.constexpr = HQ // HKV
-    HALF: tl.constexpr = D // 2
     head = tl.program_id(1)
     first_token = (tl.num_programs(0) - 1 - tl.program_id(0)) * (M // G)  # the last tokens, which take longest, first
     r = tl.arange(0, M)
@@ -46,10 +45,11 @@ def prompt_attention_kernel(
     _, total, low, high = attend(q, t, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, head, 0, end, start, end, scale,
                                  HKV, D, M, TILE, STAGES, "chain", 16, 0, SCALED, ASM)  # fmt: skip
     release(PDL)
-    out = out_ptr + (token * WIDTH + (head * G + r % G) * D)[:, None] + tl.arange(0, HALF)[None, :]
+    out = out_ptr + (token * WIDTH + (head * G + r % G) * D)[:, None] + tl.arange(0, PART)[None, :]
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     tl.store(out, (low / total[:, None]).to(dtype), mask=is_row[:, None])
-    tl.store(out + HALF, (high / total[:, None]).to(dtype), mask=is_row[:, None])
+    if D > PART:
+        tl.store(out + PART, (high / total[:, None]).to(dtype), mask=is_row[:, None])
 
 
 def prompt_attention(q: Tensor, cache: Cache, start: Tensor, out: Tensor) -> None:
@@ -60,7 +60,7 @@ def prompt_attention(q: Tensor, cache: Cache, start: Tensor, out: Tensor) -> Non
     """
     (tokens, heads, head_dim), kv_heads = q.shape, cache.k.shape[1]
     rows = ROWS if tokens >= LONG else ROWS_OF_SHORT_BLOCKS
-    stages = 3 if launch.multiprocessors(q.device)[1] and not launch.is_simplest() else 2
+    stages = 1 if launch.is_simplest() else 3 if launch.multiprocessors(q.device)[1] else 2
     prompt_attention_kernel[(triton.cdiv(tokens, rows // (heads // kv_heads)), kv_heads)](
         q, cache.k, cache.v, cache.k_scale, cache.v_scale, start, out, tokens, head_dim**-0.5 * LOG2_E,
         HQ=heads, HKV=kv_heads, D=head_dim, WIDTH=out.shape[1], M=rows, TILE=TILE, STAGES=stages,

@@ -103,6 +103,17 @@ def test_no_answer_waits_for_a_compiler(
     assert not compiled
 
 
+@pytest.mark.parametrize("kv", ["int8", "fp8"])
+def test_drafts_do_not_change_a_token_with_an_8_bit_kv_cache(
+    kv: str, device: torch.device, prompts: list[list[int]], length: int
+) -> None:
+    if device.type == "cuda" and kv == "fp8" and torch.cuda.get_device_capability(device) < (8, 9):
+        pytest.skip("compute capability 8.9 is needed")
+    pair = load(EMBEDDED, device, kv=kv)
+    for ids in (prompts[0], [token for prompt in prompts for token in prompt][:700]):
+        assert run(pair, ids, length) == run(pair.with_mode("plain"), ids, length)
+
+
 def test_a_closed_pair_gives_its_memory_back(device: torch.device) -> None:
     if device.type != "cuda":
         pytest.skip("memory of a GPU")

@@ -38,7 +38,7 @@ def _attention(
         }  # fmt: skip
 
     build = built(make, scratch=lambda device: attention.Scratch(device, q_heads, head_dim, chunks))
-    title = f"attention {mask} {start} {window} {dtype}"
+    title = f"attention {mask} {start} {window} {dtype}" + (" of 9 heads" if q_heads == 9 else "")
     chain, needs = mask == "chain", needed(dtype)
     return Case(title, attention.attention, attention.attention_reference, build, ("out", "sums"), chain, needs=needs)
 
@@ -149,9 +149,11 @@ CASES: list[Case] = [
     _attention(300, "block", I8, window=40),
     _attention(600, "chain", F16, window=300),
     _attention(300, "chain", F16, heads=(5, 1, 64)),
+    *(_attention(300, "chain", dtype, heads=(9, 3, 64)) for dtype in ((F16, I8, F8) if REAL else ())),
     *(_prompt_attention(start, 128, dtype) for start, dtype in ((0, F16), (100, I8), (100, F8))),
     *(_prompt_attention(200, 512, dtype) for dtype in ((F16, I8, F8) if REAL else ())),
     _prompt_attention(70, 48, F16, heads=(5, 1, 64)),
+    *(_prompt_attention(600, 128, dtype, heads=(4, 2, 64)) for dtype in ((I8, F8) if REAL else ())),
     _sample(VOCABULARY, 0.8, 50, 0.95, 0.0, 1.0),
     _sample(VOCABULARY, 1.0, 0, 1.0, 0.0, 1.0),
     _sample(VOCABULARY, 0.7, 0, 0.9, 0.05, 1.1),

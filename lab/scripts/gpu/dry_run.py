@@ -49,8 +49,13 @@ def compiled(module: str, triton: Path, chip: int) -> Facts:
 
 
 def faults(cases: Facts, pairs: Facts, chip: int) -> list[str]:
-    """Return a line for each case that does not compile, and each kernel that does not fit."""
+    """Return a line for each case that does not compile, and each kernel that is miscompiled or does not fit."""
     lines = [f"{name}: {facts}" for name, facts in cases.items() if isinstance(facts, str)]
+    lines += [
+        f"{name}: {kernel['kernel']} was miscompiled, it reads an undefined register: {kernel['undefined'][0]}"
+        for name, kernel in launched(cases, pairs)
+        if kernel["undefined"]
+    ]
     return lines + [
         f"{name}: {kernel['kernel']} needs {kernel['shared']} bytes of shared memory"
         for name, kernel in launched(cases, pairs)

@@ -205,6 +205,8 @@ class Program:
         self.view.barrier()
 
     def _fence(self, parts: list[str], operands: list[str], active: Array) -> None:
+        if parts[1] == "proxy":  # asynchronous accesses are executed immediately
+            return
         assert {"acq_rel", "sc"}.intersection(parts), f"unknown: {'.'.join(parts)}"
         self.view.release(active)
         self.view.acquire(active)
@@ -316,6 +318,42 @@ class Program:
             own = product[:, (i // 2) * 8 : (i // 2) * 8 + 8].reshape(-1, 8, 4, 2)[..., i % 2].reshape(-1)
             value: Array = (as_type(self._read(c[i]), np.float32).astype(np.float64) + own).astype(np.float32)
             self._write(register, as_register(value), active)
+
+    def _wgmma(self, parts: list[str], operands: list[str], active: Array) -> None:
+        """Add a warpgroup's product to d: `a` in registers or in shared memory, `b` in shared memory."""
+        if parts[1] != "mma_async":  # fence, commit_group, wait_group
+            return
+        shape = re.fullmatch(r"m64n(\d+)k16", parts[4])
+        assert shape, f"unknown: {'.'.join(parts)}"
+        assert parts[5:] == ["f32", "f16", "f16"], f"unknown: {'.'.join(parts)}"
+        columns, d = int(shape.group(1)), OPERAND.findall(operands[0].strip("{}"))
+        groups = range(0, self.threads, 128)
+        right = np.stack([self._matrix(operands[2], group, columns, operands[-1] == "1") for group in groups])
+        if operands[1].startswith("{"):
+            registers = [as_type(self._read(x), np.uint32) for x in OPERAND.findall(operands[1].strip("{}"))]
+            a0, a1, a2, a3 = (x.view(np.float16).reshape(len(groups), 4, 8, 8) for x in registers)
+            left = np.concatenate([np.concatenate([a0, a2], 3), np.concatenate([a1, a3], 3)], 2).reshape(-1, 64, 16)
+        else:
+            left = np.stack([self._matrix(operands[1], group, 64, operands[-2] == "1") for group in groups])
+        product = left.astype(np.float64) @ right.astype(np.float64).transpose(0, 2, 1)  # [groups, 64, columns]
+        parts_of_d = product.reshape(len(groups), 4, 2, 8, columns // 8, 4, 2)  # warp, half, row, block, pair, column
+        for i, register in enumerate(d):
+            own = parts_of_d[:, :, i // 2 % 2, :, i // 4, :, i % 2].reshape(-1)
+            old = np.where(self._read(operands[3]).astype(bool), as_type(self._read(register), np.float32), 0)
+            self._write(register, as_register((old.astype(np.float64) + own).astype(np.float32)), active)
+
+    def _matrix(self, descriptor: str, thread: int, rows: int, transposed: bool) -> Array:
+        """Read float16 [rows, 16] in swizzled atoms from shared memory: rows of k, or columns of k if `transposed`."""
+        word = int(self._read(descriptor)[thread])
+        start, stride, swizzle = (word & 0x3FFF) << 4, ((word >> 32) & 0x3FFF) << 4, word >> 62
+        assert swizzle, "a layout without swizzle"
+        width = 256 >> swizzle  # bytes of a row of an atom, which has eight
+        n, k = np.meshgrid(np.arange(rows), np.arange(16), indexing="ij")
+        along, across = (n, k) if transposed else (k, n)
+        assert (along.max() + 1) * 2 <= width, "several atoms side by side"
+        at = start + across // 8 * stride + across % 8 * width + along * 2
+        at ^= (at >> 3) & (0x70 & (width - 16))
+        return np.ascontiguousarray(self.shared[at[..., None] + np.arange(2)]).view(np.float16)[..., 0]
 
     def _half_product(self, a: list[Array], b: list[Array]) -> Array:
         """The product float64 [warps, 16, 8] of registers with two float16 each."""

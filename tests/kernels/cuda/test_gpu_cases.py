@@ -10,6 +10,7 @@ import triton
 
 from localdflash.lab.scripts.gpu import dry_run
 from tests.kernels.cuda.aot.ptx import ticket_is_fenced, touched_before_wait
+from tests.kernels.cuda.aot.sass import undefined_uniform_registers
 
 INSTALLED = Path(triton.__file__).parents[1]
 
@@ -32,6 +33,7 @@ def test_every_case_compiles_for(chip: int) -> None:
     assert any("float8" in name for name in cases) is (chip >= 89)
     assert {kernel["kernel"] for kernel in kernels if kernel["ticket_fenced"]} >= TICKETS
     for kernel in kernels:
+        assert not kernel["undefined"], kernel
         assert kernel["ticket_fenced"] is not False, kernel
         assert kernel["waits"] is (chip >= 90), kernel
         assert set(kernel["before_wait"]) <= CONSTANT, kernel
@@ -56,12 +58,31 @@ def test_reading_ptx_finds_faults() -> None:
     assert (touched_before_wait(early), touched_before_wait("ret;")) == ({1}, None)
 
 
+def test_undefined_uniform_registers_are_found() -> None:
+    """Taken from prompt attention with 32 columns of V per product, as ptxas 12.8 compiled it for a Hopper."""
+    sound = """/*0050*/ ULDC.64 UR28, c[0x0][0x208] ;
+    /*0060*/ UMOV UR14, 0x200 ;
+    /*0070*/ UIADD3 UR16, UP0, UR14, 0x40, URZ ;
+    /*0080*/ UMOV UR30, UR16 ;
+    /*0090*/ UMOV UR31, 0x80000020 ;
+    /*00a0*/ @!P3 LDG.E.128 R16, desc[UR28][R4.64] ;
+    /*00b0*/ HGMMA.64x32x16.F32 R56, R24, gdesc[UR28].tnspB, R56 ;"""
+    assert undefined_uniform_registers(sound) == []
+    for missing in ("UMOV UR14", "UMOV UR31", "ULDC.64 UR28"):
+        assert undefined_uniform_registers(sound.replace(missing, "UMOV UR50")), missing
+    in_memory = sound.replace("R24, gdesc[UR28]", "gdesc[UR28]")
+    assert undefined_uniform_registers(in_memory) == []
+    assert undefined_uniform_registers(in_memory.replace("[UR28].tnsp", "[UR32].tnsp"))
+
+
 def test_compile_and_resource_errors_are_reported() -> None:
-    kernel = {"kernel": "_head", "shared": 100_000, "spills": 0}
+    kernel = {"kernel": "_head", "shared": 100_000, "spills": 0, "undefined": []}
     cases = {"head": [kernel], "sample": "ValueError: no"}
-    pairs = {"dense": {"kernels": [kernel | {"shared": 101_377}, kernel | {"spills": 3}]}}
+    miscompiled = kernel | {"undefined": ["UMOV UR4, UR5"]}
+    pairs = {"dense": {"kernels": [kernel | {"shared": 101_377}, kernel | {"spills": 3}, miscompiled]}}
     assert dry_run.faults(cases, pairs, 86) == [
         "sample: ValueError: no",
+        "a dense pair: _head was miscompiled, it reads an undefined register: UMOV UR4, UR5",
         "a dense pair: _head needs 101377 bytes of shared memory",
     ]
     assert dry_run.spills(cases, pairs) == ["a dense pair: _head spills registers 3 times"]

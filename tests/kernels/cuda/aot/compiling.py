@@ -16,7 +16,7 @@ from triton.runtime.jit import JITFunction
 
 from localdflash.kernels.cuda import matmul
 from tests.kernels.cuda.aot.ptx import ticket_is_fenced, touched_before_wait
-from tests.kernels.cuda.aot.sass import count
+from tests.kernels.cuda.aot.sass import count, disassembled, undefined_uniform_registers
 
 # Streaming multiprocessors of the chips that stand for each compute capability: RTX 3090, 4090, H200, RTX 5090.
 MULTIPROCESSORS = {86: 82, 89: 128, 90: 132, 120: 170}
@@ -71,7 +71,8 @@ def compiled_for(capability: int) -> Iterator[list[CompiledKernel]]:
 
 def facts(kernel: Any) -> dict[str, Any]:
     """Return the checked properties of a compiled kernel, for JSON."""
-    ptx, opcodes = kernel.asm["ptx"], count(kernel.asm["cubin"])
+    ptx, listing = kernel.asm["ptx"], disassembled(kernel.asm["cubin"])
+    opcodes = count(listing)
     arguments = [(name, kind) for name, kind in kernel.src.signature.items() if kind != "constexpr"]
     early = [arguments[position] for position in sorted(touched_before_wait(ptx) or ())]
     return {
@@ -79,6 +80,7 @@ def facts(kernel: Any) -> dict[str, Any]:
         "shared": kernel.metadata.shared,
         "spills": opcodes["STL"] + opcodes["LDL"],
         "fused": opcodes["FFMA"] + 2 * opcodes["FFMA2"],  # fused multiply-adds, scalar and packed
+        "undefined": undefined_uniform_registers(listing),
         "waits": "griddepcontrol.wait" in ptx,
         "ticket_fenced": ticket_is_fenced(ptx),
         "before_wait": [name for name, kind in early if kind.startswith("*")],

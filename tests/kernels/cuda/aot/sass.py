@@ -9,13 +9,44 @@ from pathlib import Path
 import triton.backends.nvidia
 
 _NVDISASM = Path(triton.backends.nvidia.__file__).parent / "bin" / "nvdisasm"
-_OPCODE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z][A-Za-z0-9_]*).*;")
+_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z][A-Za-z0-9_]*)([\w.]*)(.*?);")
+_UNIFORM = re.compile(r"(g?desc\[)?\bUR(\d+)")
 
 
-def count(cubin: bytes) -> Counter[str]:
-    """Count a kernel's instructions by opcode, suffixes dropped."""
+def disassembled(cubin: bytes) -> str:
+    """Return the listing of a kernel."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        listing = subprocess.run([str(_NVDISASM), "-c", file.name], capture_output=True, text=True, check=True).stdout
-    return Counter(_OPCODE.findall(listing))
+        return subprocess.run([str(_NVDISASM), "-c", file.name], capture_output=True, text=True, check=True).stdout
+
+
+def count(listing: str) -> Counter[str]:
+    """Count a kernel's instructions by opcode, suffixes dropped."""
+    return Counter(opcode for opcode, _, _ in _INSTRUCTION.findall(listing))
+
+
+def undefined_uniform_registers(listing: str) -> list[str]:
+    """Return the instructions that read a uniform register which no earlier one writes.
+
+    ptxas 12.8 emits such code for some kernels with wgmma, whose matrices are then read from anywhere.
+    """
+    written, found = set[int](), list[str]()
+    for opcode, suffixes, text in _INSTRUCTION.findall(listing):
+        operands, target = text.split(","), set[int]()
+        if opcode.startswith(("U", "S2UR", "R2UR", "LDCU")) and re.fullmatch(r"\s*UR\d+", operands[0]):
+            first = int(operands.pop(0).strip()[2:])
+            target = set(range(first, first + (2 if ".64" in suffixes or ".WIDE" in suffixes else 1)))
+        read = set[int]()
+        for kind, number in _UNIFORM.findall(",".join(operands)):
+            first = int(number)
+            if kind == "gdesc[":  # two descriptors, of which the first is unused if that matrix is in registers
+                in_registers = re.match(r"\s*R\d+", operands[1]) is not None
+                read |= set(range(first + 2 * in_registers, first + 4))
+            else:
+                pair = kind == "desc[" or (".64" in suffixes and opcode.startswith("U") and opcode != "ULDC")
+                read |= {first, first + pair}
+        if read - written:
+            found.append(f"{opcode}{suffixes}{text}".strip())
+        written |= target
+    return found
