@@ -51,7 +51,7 @@ def summarize_features(capability: tuple[int, int]) -> str:
 def require_installed() -> None:
     """Raise NoDevice if the NVIDIA driver, torch or Triton is not installed."""
     if not driver_present():
-        raise NoDevice("no NVIDIA driver was found; install it, or use `--backend llama.cpp`")
+        raise NoDevice("no NVIDIA driver was found; install it, or use `--backend auto`")
     if module := extras.missing_module("cuda"):
         raise NoDevice(f"{module} is not installed; run `{extras.install_command('cuda')}`")
 
