@@ -107,7 +107,9 @@ class ChatAppBase(App[int]):
 
     @work(exclusive=True, group="count")
     async def count_used(self) -> None:
-        """Count the context tokens that the chat uses, and show the number."""
+        """Count the context tokens that the chat uses, and show the number; do not connect again for that."""
+        if self.talk.answerer.stage == "disconnected":
+            return
         with suppress(LocaldflashError):  # sending a message reports the error
             await self.talk.count()
         self.refresh_status()

@@ -239,7 +239,8 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
         try:
             info = await self.talk.answerer.ready()
         except LocaldflashError as error:
-            self.show_error(f"{error}; sending a message tries again")
+            if not self.talk.is_answering:  # the answer waits for the same start and reports its error
+                self.show_error(f"{error}; sending a message tries again")
         else:
             if info.notice:
                 self.say(info.notice)

@@ -56,7 +56,7 @@ def status_parts(status: Status, waited: float = 0.0) -> list[StatusPart]:
     """Return the model and the stage, or the numbers once it is ready; `waited` is seconds since the stage began."""
     parts = [StatusPart("model", printable(model_name(status.model)), 100, "$foreground")]
     if stage := _stage(status.stage, waited):
-        parts.append(StatusPart("stage", stage, 95, "$error" if status.stage == "gone" else "$foreground"))
+        parts.append(StatusPart("stage", stage, 95, "$error" if status.stage == "disconnected" else "$foreground"))
     else:
         parts += _numbers(status)
     return [part for part in parts if part.text]
@@ -71,7 +71,7 @@ def _stage(stage: str, waited: float) -> str:
         "starting": "starting the daemon…",
         "loading": f"loading the model…{seconds}",
         "waiting": f"waiting for another chat…{seconds}",
-        "gone": "the daemon stopped",
+        "disconnected": "not connected",
     }.get(stage, "")
 
 

@@ -4,8 +4,6 @@ from typing import Any
 
 from localdflash.cli.output import print_fields, print_table
 
-INTERRUPTED = 130
-
 
 def is_chat_pair(pair: str, suite: str) -> bool:
     """Return whether to run the chat suite: as `suite` requests, or for "auto" if the target has no FIM tokens."""
@@ -27,7 +25,7 @@ def is_chat_pair(pair: str, suite: str) -> bool:
 
 
 def show(result: dict[str, Any]) -> int:
-    """Print the result of `chat_run.run`; return the exit code: 1 if an output differs, 130 after Ctrl-C, else 0."""
+    """Print the result of `chat_run.run`; return the exit code: 1 if an output differs, else 0."""
     rows = {**result["categories"], "overall": result["overall"]}
     modes = [mode for mode in result["overall"]["over_plain"] if mode != "forced"]
     print_table(
@@ -45,9 +43,7 @@ def show(result: dict[str, Any]) -> int:
     print()
     print_fields(_fields(result))
     identical = [count.split("/") for count in result["identical"].values()]
-    if any(same != prompts for same, prompts in identical):
-        return 1
-    return INTERRUPTED if result["interrupted"] else 0
+    return int(any(same != prompts for same, prompts in identical))
 
 
 def _row(name: str, row: dict[str, Any], modes: list[str]) -> tuple[str, ...]:

@@ -46,8 +46,8 @@ def command(
 
     A chat pair answers 40 questions of each of seven categories in every mode, greedily and at temperature 0.7. Then
     follow the distribution test, step costs, contexts of up to 8192 tokens and the daemon. The maximum duration is
-    printed first. --limit N takes N questions of each category and scales the other parts. Ctrl-C ends the run and
-    prints the results so far.
+    printed first. --limit N takes N questions of each category and scales the other parts. Ctrl-C or an error
+    ends the run with the results so far.
     """
     options = choose_chat_pair(options)
     is_chat = is_chat_pair(options["pair"], suite)
@@ -73,14 +73,17 @@ def _bench_chat(
     from localdflash.models.load_options import Options
 
     engine = requested_engine(ctx, options)
-    with BenchProgress() as progress:
-        result = run(Options(**options), engine, limit, repeats, progress)
-    if result["interrupted"] and "overall" not in result:
-        raise KeyboardInterrupt
-    result_file.write(json_file, result)
-    if picture:
-        draw(result, picture)
-    return show(result)
+    result, code = dict[str, Any](), 0
+    try:
+        with BenchProgress() as progress:
+            run(Options(**options), engine, limit, repeats, progress, result)
+    finally:
+        if "overall" in result:
+            result_file.write(json_file, result)
+            if picture:
+                draw(result, picture)
+            code = show(result)
+    return code
 
 
 def _bench_code(limit: int | None, repeats: int, json_file: Path | None, options: dict[str, Any]) -> int:

@@ -75,8 +75,8 @@ class Answerer:
     """Client of one chat; `say` receives lines for the user.
 
     `stage` is "" before the first use, then "starting", "loading" (perhaps with details), "waiting" for another chat,
-    "ready" or "gone". `when_busy` decides about an answer in another chat that loading this chat's pair would end, or
-    raises the given error.
+    "ready" or "disconnected". `when_busy` decides about an answer in another chat that loading this chat's pair would
+    end, or raises the given error.
     """
 
     def __init__(self, source: ServerSource, say: Callable[[str], None]) -> None:
@@ -109,7 +109,7 @@ class Answerer:
             self._set_stage("ready")
             return self.info
         except BaseException:
-            self._mark_gone()
+            self._disconnect()
             raise
         finally:
             self._opening = None
@@ -162,11 +162,11 @@ class Answerer:
             self.stage = stage
             self.on_stage(stage)
 
-    def _mark_gone(self) -> None:
-        """Mark the server as gone: the next request looks for it again."""
+    def _disconnect(self) -> None:
+        """Forget the server, which may still be running: the next request looks for it again."""
         self._address = None
         self._close_idle()
-        self._set_stage("gone")
+        self._set_stage("disconnected")
 
     async def close(self) -> None:
         """Close all connections, and cancel a pending start."""
@@ -213,7 +213,7 @@ class Answerer:
                 await self.load(pair := self._source.pair)
                 self._say(f"{pair} was unloaded for another model; it is loaded again")
             except (EngineDisconnect, DeviceError) as error:
-                self._mark_gone()
+                self._disconnect()
                 if not self._source.restarts or restarts == MAX_RESTARTS:
                     if not (reader and reader.replay.text):
                         raise
@@ -298,7 +298,7 @@ class Answerer:
         try:
             return await self._post(target, body)
         except (EngineDisconnect, DeviceError):
-            self._mark_gone()
+            self._disconnect()
             if not self._source.restarts:
                 raise
         await self.ready()

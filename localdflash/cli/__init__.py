@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from localdflash import __version__
 from localdflash.base.errors import LocaldflashError, OutOfMemory
 from localdflash.text.sanitize import printable
 
@@ -66,7 +67,7 @@ def _set_debug(context: click.Context, _option: click.Parameter, value: bool) ->
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--debug", is_flag=True, is_eager=True, expose_value=False, callback=_set_debug, help="Show tracebacks.")
-@click.version_option(package_name="localdflash", message="%(prog)s %(version)s", help="Show the version.")
+@click.version_option(__version__, message="%(prog)s %(version)s", help="Show the version.")
 def cli() -> None:
     """Run a local coding assistant: a quantized model and a drafter that makes it fast, offline."""
 

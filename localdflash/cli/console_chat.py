@@ -136,7 +136,7 @@ def open_chat(source: ServerSource, chats: Path | None, settings: ChatSettings, 
         nonlocal was_lost
         if stage == "ready" and was_lost:
             say(ENGINE_RESTARTED)
-        was_lost = stage == "gone" or (was_lost and stage != "ready")
+        was_lost = stage == "disconnected" or (was_lost and stage != "ready")
 
     answerer.on_stage = report_restart
     with asyncio.Runner() as runner:

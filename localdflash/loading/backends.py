@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from localdflash.backends.cuda.choices import VARIABLE
-from localdflash.backends.cuda.device import describe_error, free_unused_memory, missing_tools
+from localdflash.backends.cuda.device import describe_error, free_unused_memory, missing_tools, require_installed
 from localdflash.base import extras
 from localdflash.base.errors import LocaldflashError, NoDevice
 from localdflash.models.backend_names import Runner
@@ -15,7 +15,7 @@ from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.running_pair import Running
 
 T = TypeVar("T")
-EXTRAS: Mapping[Runner, extras.Extra] = {"cuda": "cuda", "llama.cpp": "llama", "torch": "torch"}
+EXTRAS: Mapping[Runner, extras.Extra] = {"llama.cpp": "llama", "torch": "torch"}
 
 
 def load_on(backend: Runner, files: LocalPair, options: Options) -> Running:
@@ -50,6 +50,7 @@ def _load_on_cuda(files: LocalPair, options: Options) -> Running:
 
 def call_cuda(call: Callable[[], T]) -> T:
     """Return the result of a call of the CUDA engine; errors of its tools become NoDevice, except `DeviceError`."""
+    require_installed()
     try:
         return call()
     except LocaldflashError:

@@ -17,6 +17,7 @@ ERRORS: dict[type[LocaldflashError], tuple[int, str | None]] = {
     errors.ModelBusy: (409, "model_busy"),
     errors.QueueFull: (503, "queue_full"),
     errors.OutOfMemory: (503, "out_of_memory"),
+    errors.NoDevice: (503, "no_device"),
     errors.DeviceError: (503, "device_failed"),
     errors.EngineDisconnect: (503, "engine_stopped"),
 }

@@ -15,7 +15,7 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
-from localdflash.base.errors import UsageError
+from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.text.gbnf import gbnf_to_lark
 from localdflash.text.grammar_trial import LIMITS, TooMuchWork, compile_error
 from localdflash.text.sanitize import sanitize
@@ -118,6 +118,10 @@ class Grammars:
             reason = compile_error(grammar)
         except TooMuchWork:
             raise UsageError(f"{kind}: takes too much work to compile; send a simpler one") from None
+        except OSError as error:
+            raise LocaldflashError(
+                f"{kind}: the process that compiles it failed ({_reason(str(error))}); run `localdflash doctor`"
+            ) from error
         if reason:
             raise UsageError(f"{kind}: {_reason(reason)}")
         vocabulary = self._vocabulary()

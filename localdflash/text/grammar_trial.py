@@ -1,6 +1,6 @@
 """Trial compilation of a grammar in a child process, since llguidance's limits do not cover all of its work.
 
-Run as a program, this file reads a grammar and prints its error, or nothing.
+Run as a program, this file prints a line feed as soon as it can compile, then reads a grammar and prints its error.
 """
 
 import contextlib
@@ -23,10 +23,16 @@ class TooMuchWork(Exception):
 
 @lru_cache(maxsize=256)
 def compile_error(grammar: str) -> str:
-    """Return the error of a grammar in llguidance's internal form; "" if it compiles. Takes 0.1 s for a new grammar."""
-    program = [sys.executable, "-I", __file__]
+    """Return the error of a grammar in llguidance's internal form; "" if it compiles. Takes 0.1 s for a new grammar.
+
+    TooMuchWork beyond the limits; OSError, for example ChildProcessError, if no process can compile it.
+    """
+    program = [sys.executable, "-P", __file__]
     with _process_slots, contextlib.suppress(subprocess.TimeoutExpired):
         child = subprocess.run(program, input=grammar.encode(), capture_output=True, timeout=5 * SECONDS, check=False)
+        if not child.stdout:
+            error = child.stderr.decode("utf-8", "replace").rstrip().rpartition("\n")[2]
+            raise ChildProcessError(error or f"exit code {child.returncode}")
         if child.returncode == 0:
             return child.stdout.decode("utf-8", "replace").strip()
     raise TooMuchWork
@@ -50,4 +56,6 @@ def _limit_this_process() -> None:
 
 if __name__ == "__main__":
     _limit_this_process()
+    sys.stdout.buffer.write(b"\n")
+    sys.stdout.buffer.flush()
     sys.stdout.buffer.write(_compile(sys.stdin.buffer.read().decode()).encode("utf-8", "replace"))

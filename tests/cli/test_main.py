@@ -11,6 +11,7 @@ from typing import Any
 import click
 import pytest
 
+from localdflash import __version__
 from localdflash.base.errors import DeviceError, LocaldflashError, ModelError, OutOfMemory, UsageError
 from localdflash.cli import COMMANDS, main
 from localdflash.cli.options import requested_engine
@@ -47,6 +48,12 @@ def test_help_lists_every_command_without_importing_any(capsys: pytest.CaptureFi
     assert err == ""
     for name, (_, line) in COMMANDS.items():
         assert any(shown.split(maxsplit=1) == [name, line] for shown in out.splitlines())
+
+
+def test_the_module_and_its_version_need_no_package_metadata() -> None:
+    program = "import importlib.metadata, runpy, sys; importlib.metadata.version = None; sys.argv[1:] = ['--version'];"
+    done = python(program + "runpy.run_module('localdflash', run_name='__main__')")
+    assert (done.stdout, done.stderr, done.returncode) == (f"localdflash {__version__}\n", "", 0)
 
 
 def test_models_list_imports_no_heavy_library() -> None:

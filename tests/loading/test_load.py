@@ -107,6 +107,7 @@ def test_each_form_of_a_drafter_on_a_gpu_has_its_own_identity(tiny_pair: Path, m
 
     target = SimpleNamespace(config=SimpleNamespace(vocab_size=64))
     pair = SimpleNamespace(stepper=SimpleNamespace(context=1024, drafter=None, target=target), close=lambda: None)
+    monkeypatch.setattr(device, "driver_present", lambda: True)
     monkeypatch.setattr(device, "find_gpus", lambda _name: [CardGpu(0)])
     monkeypatch.setattr(load_cuda, "load_pair", lambda *_, **__: pair)
     sizes = CudaSizes(tiny_pair / "target.gguf", tiny_pair / "drafter.safetensors")

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from localdflash.backends.cuda import identity
-from localdflash.base.errors import DeviceError, UsageError
+from localdflash.backends.cuda import device, identity
+from localdflash.base.errors import DeviceError, NoDevice, UsageError
 from localdflash.loading import automatic, child, proof
 from localdflash.loading.backends import load_on
 from localdflash.loading.engine_choice import HostChoice
@@ -169,6 +169,25 @@ else:
     found = read_verdict(subject.path)
     assert found
     assert (found.state, found.choices) == ("sound", f"attention:{form}")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda files, options: load_on("cuda", files, options),
+        Subject.of,
+        lambda _files, _options: proof.list_verdicts(),
+    ],
+    ids=["load", "check", "list"],
+)
+def test_without_a_driver_nothing_of_the_engine_is_imported(
+    call: Callable[..., Any], gpu: pytest.MonkeyPatch, files: LocalPair, options: Options
+) -> None:
+    gpu.setattr(device, "driver_present", lambda: False)
+    for module in ("load_cuda", "identity"):
+        gpu.setitem(sys.modules, f"localdflash.backends.cuda.{module}", None)  # importing it is an error
+    with pytest.raises(NoDevice, match="no NVIDIA driver was found"):
+        call(files, options)
 
 
 def test_a_malformed_variable_is_refused(

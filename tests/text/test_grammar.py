@@ -7,16 +7,19 @@ import json
 import random
 import re
 import resource
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
+import llguidance
 import numpy as np
 import pytest
 
-from localdflash.base.errors import UsageError
+from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.engine.generate import Request, generate
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
@@ -214,6 +217,27 @@ def test_bad_grammars_are_refused_in_one_short_line(
     assert time.process_time() - began < 3
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - children < 2 * grammar_trial.SECONDS
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KB
+
+
+def test_packages_outside_of_the_interpreter_s_own_folder(monkeypatch: pytest.MonkeyPatch, grammars: Grammars) -> None:
+    monkeypatch.setattr(sys, "executable", sys._base_executable)  # type: ignore[attr-defined]
+    monkeypatch.setenv("PYTHONPATH", str(Path(llguidance.__file__).parents[1]))
+    assert grammars.lark('start: "found through PYTHONPATH"')
+
+
+def test_a_process_that_cannot_start_is_no_large_grammar(
+    monkeypatch: pytest.MonkeyPatch, grammars: Grammars, tmp_path: Path
+) -> None:
+    (tmp_path / "llguidance.py").write_text("raise ImportError('no such library')")
+    with monkeypatch.context() as change:
+        change.setenv("PYTHONPATH", str(tmp_path))
+        with pytest.raises(LocaldflashError, match=r"failed \(ImportError: no such library\)") as raised:
+            grammars.lark('start: "not compiled"')
+        assert raised.value.exit_code == LocaldflashError.exit_code
+        change.setattr(sys, "executable", str(tmp_path / "python"))
+        with pytest.raises(LocaldflashError, match="No such file or directory"):
+            grammars.lark('start: "not compiled"')
+    assert grammars.lark('start: "not compiled"')
 
 
 HOSTILE: dict[str, Make] = {

@@ -1,17 +1,20 @@
 """Asking, stopping and retrying in the whole app, by keys and commands."""
 
+import asyncio
+import itertools
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from textual import events
 from textual.pilot import Pilot
 
-from localdflash.base.errors import ContextOverflow, EngineDisconnect
+from localdflash.base.errors import ContextOverflow, EngineDisconnect, NoDevice
 from localdflash.chat.answer_sources import SharedDaemon
 from localdflash.chat.answerer import AnswerPiece, Done
 from localdflash.chat.messages import Attachment
+from localdflash.server.engine_spec import EngineSpec
 from localdflash.tui.app_base import ChatStart
 from localdflash.tui.chat_app import ChatApp
 from localdflash.tui.screens import dialog
@@ -234,8 +237,6 @@ async def test_cancelled_edit_restores_message_and_answer() -> None:
 
 
 async def test_invalid_home_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from localdflash.server.engine_spec import EngineSpec
-
     (tmp_path / "file").touch()
     monkeypatch.setenv("LOCALDFLASH_HOME", str(tmp_path / "file" / "home"))
     app = ChatApp(ChatStart(SharedDaemon(EngineSpec({})), tmp_path, None))
@@ -243,6 +244,28 @@ async def test_invalid_home_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch,
         await wait_until(pilot, lambda: "LOCALDFLASH_HOME" in screen_text(app))
         assert "✗" in screen_text(app)
         assert "sending a message tries again" in " ".join(screen_text(app).split())
+
+
+async def test_failed_start_is_reported_once_and_tried_once(tmp_path: Path) -> None:
+    """The question is sent while the daemon reloads its pair, which fails."""
+    is_sent, opened = asyncio.Event(), itertools.count()
+
+    class Source(SharedDaemon):
+        async def open(self, *_: object) -> NoReturn:
+            next(opened)
+            await is_sent.wait()
+            raise NoDevice("no driver")
+
+    app = ChatApp(ChatStart(Source(EngineSpec({})), tmp_path, None))
+    async with run_app(app) as pilot:
+        await wait_until(pilot, lambda: not app.chats_loading)
+        await type_and_send(pilot, "why?")
+        is_sent.set()
+        await wait_until(pilot, lambda: "no driver; Ctrl+R retries" in screen_text(app))
+        await pilot.pause(0.1)
+        assert screen_text(app).count("no driver") == 1
+        assert "○ not connected" in screen_text(app)
+        assert next(opened) == 1
 
 
 async def test_typed_message_is_prefilled_after_the_conversation() -> None:

@@ -27,7 +27,7 @@ def line(status: Status, waited: float = 0.0) -> str:
         ({"model": "/models/a/Qwen3-4B-Q4_K_M.gguf"}, "Qwen3-4B-Q4_K_M"),
         ({"drafting_on": False}, "drafting off"),
         ({"stage": "starting"}, "starting the daemon…"),
-        ({"stage": "gone"}, "the daemon stopped"),
+        ({"stage": "disconnected"}, "not connected"),
     ],
 )
 def test_status_parts(changes: dict[str, object], expected: str) -> None:

@@ -1,6 +1,6 @@
 """Chat benchmark: speed, identity, distribution test, step costs, contexts, other backends and the daemon.
 
-Modes are interleaved on every prompt, from a cold cache. Ctrl-C ends the run with the results so far.
+Modes are interleaved on every prompt, from a cold cache.
 """
 
 from dataclasses import replace
@@ -24,28 +24,27 @@ OTHER_TOKENS = 24  # maximum length of an answer from another backend; enough to
 REFERENCE_BYTES = 1 << 30  # larger targets do not run on the reference backend, which holds them in float32
 
 
-def run(options: Options, spec: EngineSpec, limit: int | None, repeats: int, watcher: Watcher) -> dict[str, Any]:
-    """Run all measurements; return the result object so far, `interrupted` after Ctrl-C. `spec` starts the daemon."""
+def run(
+    options: Options, spec: EngineSpec, limit: int | None, repeats: int, watcher: Watcher, result: dict[str, Any]
+) -> None:
+    """Run all measurements and add them to `result`, which is `interrupted` until the end. `spec` starts the daemon."""
     prompts, size = load(limit), size_of(limit)
-    result: dict[str, Any] = {"pair": options.pair, "suite": "chat", "threads": options.threads, "interrupted": False}
-    try:
-        check_first(options)
-        with LoadedPair(options) as loaded, open_chat_modes(loaded, options) as modes:
-            result |= {"backend": loaded.backend} | ({} if modes.hosts else {"device": hardware.gpu()})
-            bench = ChatBench(loaded, modes, prompts, repeats, size, watcher)
-            try:
-                bench.run_all()
-                if size.has_others:
-                    watcher.done(0.0, "other backends")
-                    bench.measurements["other_plain"] = _measure_other_backends(options, loaded, bench)
-            finally:
-                result |= bench.measurements | _reports(bench)
-        watcher.done(0.0, "the daemon")
-        daemon = replace(spec, options={**spec.options, "backend": result["backend"]})
-        result["daemon"] = daemon_ttft.measure(daemon, size.cold, size.warm, lambda: watcher.done(0.0, "the daemon"))
-    except KeyboardInterrupt:
-        result["interrupted"] = True
-    return result
+    result |= {"pair": options.pair, "suite": "chat", "threads": options.threads, "interrupted": True}
+    check_first(options)
+    with LoadedPair(options) as loaded, open_chat_modes(loaded, options) as modes:
+        result |= {"backend": loaded.backend} | ({} if modes.hosts else {"device": hardware.gpu()})
+        bench = ChatBench(loaded, modes, prompts, repeats, size, watcher)
+        try:
+            bench.run_all()
+            if size.has_others:
+                watcher.done(0.0, "other backends")
+                bench.measurements["other_plain"] = _measure_other_backends(options, loaded, bench)
+        finally:
+            result |= bench.measurements | _reports(bench)
+    watcher.done(0.0, "the daemon")
+    daemon = replace(spec, options={**spec.options, "backend": result["backend"]})
+    result["daemon"] = daemon_ttft.measure(daemon, size.cold, size.warm, lambda: watcher.done(0.0, "the daemon"))
+    result["interrupted"] = False
 
 
 def _reports(bench: ChatBench) -> dict[str, Any]:

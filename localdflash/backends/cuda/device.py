@@ -1,4 +1,4 @@
-"""Detection of GPUs and their features. `driver_present` imports nothing: without a driver no torch is loaded."""
+"""Detection of GPUs and their features. `require_installed` imports nothing: without a driver no torch is loaded."""
 
 import ctypes
 import gc
@@ -48,12 +48,17 @@ def summarize_features(capability: tuple[int, int]) -> str:
     return ", ".join(parts)
 
 
-def find_gpus(name: str = "auto") -> Sequence[gpus.Gpu]:
-    """Return the GPUs that match `name` (see `gpus`), at least one; NoDevice names what is missing and the remedy."""
+def require_installed() -> None:
+    """Raise NoDevice if the NVIDIA driver, torch or Triton is not installed."""
     if not driver_present():
-        raise NoDevice("no NVIDIA driver was found; install it, or use `--backend llama.cpp`")
+        raise NoDevice("no NVIDIA driver was found; install it, or use `--backend auto`")
     if module := extras.missing_module("cuda"):
         raise NoDevice(f"{module} is not installed; run `{extras.install_command('cuda')}`")
+
+
+def find_gpus(name: str = "auto") -> Sequence[gpus.Gpu]:
+    """Return the GPUs that match `name` (see `gpus`), at least one; NoDevice names what is missing and the remedy."""
+    require_installed()
     import torch
 
     if torch.version.cuda is None:

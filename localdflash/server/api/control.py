@@ -177,11 +177,7 @@ async def load(http: HttpRequest, state: AppState, body: LoadRequest) -> Respons
         raise ApiError(404, str(error), param="pair", code="model_not_found") from None
     changes = {name: value for name in _OPTIONS if (value := getattr(body, name)) is not UNSET}
     loading = state.engines.load(body.role or None, changes, body.others)
-    try:
-        return json_response(_pair_status(await until_disconnect(http.receive, loading)))
-    except LocaldflashError as error:
-        api = as_api_error(error)
-        raise ApiError(400 if api.status == 500 else api.status, str(api), code=api.code or "load_failed") from None
+    return json_response(_pair_status(await until_disconnect(http.receive, loading)))
 
 
 async def stop(http: HttpRequest, state: AppState) -> Response:

@@ -29,7 +29,7 @@ TOO_OLD = RuntimeError("The NVIDIA driver on your system is too old (found versi
 @pytest.mark.parametrize(
     ("owner", "name", "value", "words"),
     [
-        (devices, "driver_present", lambda: False, r"NVIDIA driver.*--backend llama\.cpp"),
+        (devices, "driver_present", lambda: False, "NVIDIA driver.*--backend auto"),
         (torch.version, "cuda", None, "install a CUDA build"),
         (torch.cuda, "init", lambda: raise_(TOO_OLD), r"too old \(found version 11040\).*update the NVIDIA driver"),
         (extras, "find_spec", lambda name: None if name == "triton" else name, r"triton is not .*localdflash\[cuda\]"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from localdflash.base.errors import OutOfMemory
 from localdflash.lab.bench.chat import chat_run
 from localdflash.lab.cli.bench_chat import is_chat_pair
 
@@ -35,16 +36,18 @@ MEASURED: dict[str, Any] = {
 
 @pytest.fixture
 def measures(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
-    """Return a function that replaces the measurement by MEASURED with changes, and returns its calls."""
+    """Return a function that replaces the measurement by one of MEASURED with changes, and returns its calls."""
 
-    def given(**changes: Any) -> list[Any]:
+    def given(error: BaseException | None = None, **changes: Any) -> list[Any]:
         calls: list[Any] = []
 
-        def run(options: Any, wanted: Any, limit: Any, repeats: int, watcher: Any) -> dict[str, Any]:
+        def run(options: Any, wanted: Any, limit: Any, repeats: int, watcher: Any, result: dict[str, Any]) -> None:
             watcher.plan(90.0, "so many prompts: 90 seconds at most")
             watcher.done(45.0, "talk/00")
             calls.append((options.pair, limit, repeats))
-            return MEASURED | changes
+            result |= MEASURED | changes
+            if error:
+                raise error
 
         monkeypatch.setattr(chat_run, "run", run)
         return calls
@@ -74,9 +77,15 @@ def test_the_result_the_tables_and_the_picture(
 
 
 @pytest.mark.parametrize(
-    ("changes", "code"), [({"identical": {"greedy": "3/4", "sampled": "4/4"}}, 1), ({"interrupted": True}, 130)]
+    ("error", "changes", "code"),
+    [
+        (None, {"identical": {"greedy": "3/4", "sampled": "4/4"}}, 1),
+        (KeyboardInterrupt(), {"interrupted": True}, 130),
+        (OutOfMemory("the answer does not fit"), {"interrupted": True}, 4),
+    ],
 )
 def test_exit_codes(
+    error: BaseException | None,
     changes: dict[str, Any],
     code: int,
     run: Callable[..., Any],
@@ -84,10 +93,11 @@ def test_exit_codes(
     measures: Callable[..., Any],
     tmp_path: Path,
 ) -> None:
-    measures(**changes)
+    measures(error, **changes)
     done = run("bench", "--suite", "chat", *tiny, "--json", tmp_path / "a.json")
     assert done.code == code
     assert "talk" in done.out
+    assert ("localdflash: the answer does not fit" in done.err) == isinstance(error, OutOfMemory)
     assert json.loads((tmp_path / "a.json").read_text())["overall"] == ROW
 
 

@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 
-from localdflash.base.errors import OutOfMemory
+from localdflash.base.errors import LocaldflashError, NoDevice, OutOfMemory
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.scheduler import Scheduler
 from localdflash.loading.load_pair import LoadedPair
@@ -26,6 +26,7 @@ from localdflash.server.api.control import _with_prefixes
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.engines import Engines
 from localdflash.server.http_app import create_app
+from localdflash.server.refusals import error_of_response
 from localdflash.server.spawn import loading
 from localdflash.server.worker import PairWorker
 
@@ -114,12 +115,13 @@ def test_loading_another_pair(
     assert client.get("/v1/models").json()["data"][0]["id"] == path
     assert client.post("/v1/completions", WORDS).status_code == 200
     loaded = small.state.shared.engines.worker("chat").loaded
+    errors = {512: RuntimeError("a bug"), 768: NoDevice("no driver"), 1024: LocaldflashError("no process")}
     old, left = [weakref.ref(loaded), weakref.ref(loaded.pair)], list[object]()
     del loaded
 
     def load(options: Options) -> LoadedPair:
-        if options.context == 512:
-            raise RuntimeError("something of a library")
+        if error := errors.get(options.context):
+            raise error
         gc.collect()
         left.extend(filter(None, (ref() for ref in old)))
         return LoadedPair(options)
@@ -130,13 +132,16 @@ def test_loading_another_pair(
     assert (told.json()["context"], told.json()["drafter"]) == (256, False)
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF and nothing more")
-    for body, status, code in (
-        ({"pair": "embeded"}, 404, "model_not_found"),
-        ({"pair": str(broken)}, 400, "unsupported_by_model"),  # from which a client knows exit code 3
-        ({"pair": path, "context": 512}, 500, "internal_error"),
+    for body, status, code, exit_code in (
+        ({"pair": "embeded"}, 404, "model_not_found", 3),
+        ({"pair": str(broken)}, 400, "unsupported_by_model", 3),
+        ({"pair": path, "context": 512}, 500, "internal_error", 1),
+        ({"pair": path, "context": 768}, 503, "no_device", 1),
+        ({"pair": path, "context": 1024}, 500, 500, 1),
     ):
         told = client.post("/load", body)
         assert (told.status_code, told.json()["error"]["code"]) == (status, code)
+        assert error_of_response(told.content, status).exit_code == exit_code
         assert client.post("/v1/completions", WORDS).status_code == 200
         assert client.get("/ps").json()["context"] == 256
 

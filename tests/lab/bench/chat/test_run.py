@@ -1,18 +1,21 @@
-"""Complete chat benchmark on a tiny pair, its plan, and the result after Ctrl-C."""
+"""Complete chat benchmark on a tiny pair, its plan, and the result after an error."""
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from localdflash.base.errors import DeviceError
 from localdflash.lab.bench import verify_table
 from localdflash.lab.bench.chat import chat_prompts, chat_run, curve, daemon_ttft
-from localdflash.lab.bench.chat.measuring import size_of
+from localdflash.lab.bench.chat.measuring import ChatBench, size_of
 from localdflash.models.load_options import Options
 from localdflash.server.engine_spec import EngineSpec
 from tests.support.costs import drafting_pays
 
+ANSWER = ChatBench.answer
 WAYS = ["plain", "drafting", "dflash", "lookup", "forced", "llama.cpp"]
 
 
@@ -50,14 +53,14 @@ class Watched:
         self.parts.append((seconds, what))
 
 
-def measured(options: Options, watcher: Watched) -> dict[str, Any]:
-    return chat_run.run(options, EngineSpec({"pair": options.pair, "backend": "auto"}), 1, 1, watcher)
+def run(options: Options, watcher: Watched, result: dict[str, Any]) -> None:
+    chat_run.run(options, EngineSpec({"pair": options.pair, "backend": "auto"}), 1, 1, watcher, result)
 
 
 @pytest.mark.nightly
 def test_the_result_has_every_part(options: Options) -> None:
-    watcher = Watched()
-    result = measured(options, watcher)
+    watcher, result = Watched(), dict[str, Any]()
+    run(options, watcher, result)
     assert (result["suite"], result["backend"], result["threads"], result["interrupted"]) == (
         "chat",
         "llama.cpp",
@@ -83,3 +86,18 @@ def test_the_result_has_every_part(options: Options) -> None:
     assert result["daemon"]["asked"]["backend"] == "llama.cpp"  # what was measured, not what was asked for
     assert sum(seconds for seconds, _ in watcher.parts) <= watcher.planned
     assert "7 prompts, 8 modes interleaved" in watcher.line
+
+
+def test_an_error_keeps_the_results_so_far(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    results, answers = dict[str, Any](), itertools.count()
+
+    def answer(*arguments: Any) -> Any:
+        if next(answers) == 12:  # of the second prompt
+            raise DeviceError("lost")
+        return ANSWER(*arguments)
+
+    monkeypatch.setattr(ChatBench, "answer", answer)
+    with pytest.raises(DeviceError):
+        run(options, Watched(), results)
+    assert (results["interrupted"], len(results["categories"])) == (True, 1)
+    assert results["identical"] == {"greedy": "1/1", "sampled": "1/1"}
