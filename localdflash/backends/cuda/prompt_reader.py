@@ -59,7 +59,7 @@ class BlockStack(Stack):
         rows, used = a.flatten(0, 1)[:, : planes.k], matrix[: planes.k]
         product = self._product[: len(rows) * planes.padded_n].view(len(rows), planes.padded_n)
         if used.device.type == "cpu":
-            torch.mm(rows, used, out=product)
+            torch.mm(rows.float(), used.float(), out=product)
         else:
             torch.mm(rows, used, out_dtype=torch.float32, out=product)
         return Planes(planes.n, planes.k, planes.block_words, product, None, "product", product)
