@@ -32,6 +32,7 @@ POLL_SECONDS = 0.02  # interval of checks whether the daemon is ready
 LISTEN_SECONDS = 60.0  # timeout for a started daemon to listen; loading may take longer
 STOP_SECONDS = 20.0  # timeout for a daemon to stop
 READY = "ok"
+OUR_PREFIX = "localdflash: "  # of every message of the command line
 PROGRAM = "import sys; from localdflash.cli import main; sys.exit(main())"
 FALLBACK_PAIR = Options.pair  # the embedded pair, used if no other pair is installed
 STARTING, LOADING = "starting", "loading"
@@ -218,9 +219,13 @@ def exit_error(code: int, message: str) -> LocaldflashError:
 
 
 def last_line(file: IO[bytes]) -> str:
-    """Return the last line of a file that is not blank, without its "localdflash: " prefix; "" if there is none."""
-    lines = file.read().decode("utf-8", "replace").splitlines()
-    return next((line for line in reversed(lines) if line.strip()), "").removeprefix("localdflash: ")
+    """Return a program's last message, else its last line that is not blank; "" if there is none.
+
+    A library may write after our message: a crash in the clean-up after a lost GPU writes a stack.
+    """
+    lines = [line for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith(OUR_PREFIX)]
+    return (ours or lines or [""])[-1].removeprefix(OUR_PREFIX)
 
 
 def _replace_other_version(client: Client, spec: EngineSpec, waiting: "_Waiting") -> Client:

@@ -1,5 +1,6 @@
 """Starting the daemon: concurrent starts, replacement of another version, failures."""
 
+import io
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -62,6 +63,13 @@ def test_one_that_cannot_start_says_why(short_home: Path, said: list[str]) -> No
             ensure_daemon(EngineSpec({"pair": "embeded"}), said.append)
         assert "localdflash:" not in str(caught.value)
     assert daemons(short_home) == []
+
+
+def test_a_crash_after_the_message_does_not_hide_it() -> None:
+    file = io.BytesIO(b"loading\nlocaldflash: the GPU failed; restart it\nterminate called\nframe #1: _start\n\n")
+    assert spawn.last_line(file) == "the GPU failed; restart it"
+    assert spawn.last_line(io.BytesIO(b"Traceback\nKeyError: 1\n")) == "KeyError: 1"
+    assert spawn.last_line(io.BytesIO()) == ""
 
 
 def test_a_gpu_that_ends_each_one_is_left_alone_unless_it_was_asked_for(

@@ -65,6 +65,8 @@ def test_undefined_uniform_registers_are_found() -> None:
     /*0070*/ UIADD3 UR16, UP0, UR14, 0x40, URZ ;
     /*0080*/ UMOV UR30, UR16 ;
     /*0090*/ UMOV UR31, 0x80000020 ;
+    /*0098*/ VOTEU.ANY UR4, UPT, PT ;
+    /*0099*/ REDUX.MAX.S32 UR5, R81 ;
     /*00a0*/ @!P3 LDG.E.128 R16, desc[UR28][R4.64] ;
     /*00b0*/ HGMMA.64x32x16.F32 R56, R24, gdesc[UR28].tnspB, R56 ;"""
     assert undefined_uniform_registers(sound) == []

@@ -25,6 +25,7 @@ RUNS = {
     ("selector", "definition and 7-40 and not reference"): ("_select",),
     ("lookup", "following_tokens and not reference"): ("_lookup",),
     ("attention", "two_runs or fewer_rows"): ("attention_kernel", "merge_kernel"),
+    ("cases", "definition and prompt_attention and 70 and kernel"): ("prompt_attention_kernel",),
     ("moe", "best_of_a_softmax and 100"): ("_route",),
     ("moe", "sixteenths and not reference"): ("_gate_up", "_down", "_combine"),
     ("cases", "definition and embed and kernel"): ("_embed",),
@@ -94,9 +95,9 @@ def test_injected_faults_are_detected(run: tuple[str, str], fault: str, tmp_path
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("chip", ["120", "86", "90"])
-@pytest.mark.parametrize("only", ["matmul or last_to_arrive or ticket or counter", "two_tiles"])
+@pytest.mark.parametrize("only", ["matmul or last_to_arrive or ticket or counter", "two_tiles", "prompt_attention"])
 def test_compiled_kernels_match_interpreted_ones(only: str, chip: str) -> None:
-    chosen = f"({only}) and not (qkv and float8)" if chip == "86" else only
+    chosen = f"({only}) and not float8" if chip == "86" else only
     files = [f"tests/kernels/cuda/test_{name}.py" for name in ("cases", "split_k")]
     done = run_kernel_tests(*files, "-k", chosen, CHIP=chip)
     assert done.returncode == 0, done.stdout[-3000:]

@@ -34,7 +34,7 @@ def undefined_uniform_registers(listing: str) -> list[str]:
     written, found = set[int](), list[str]()
     for opcode, suffixes, text in _INSTRUCTION.findall(listing):
         operands, target = text.split(","), set[int]()
-        if opcode.startswith(("U", "S2UR", "R2UR", "LDCU")) and re.fullmatch(r"\s*UR\d+", operands[0]):
+        if re.fullmatch(r"\s*UR\d+", operands[0]):  # no instruction of ours begins with one that it reads
             first = int(operands.pop(0).strip()[2:])
             target = set(range(first, first + (2 if ".64" in suffixes or ".WIDE" in suffixes else 1)))
         read = set[int]()
