@@ -44,7 +44,7 @@ def undefined_uniform_registers(listing: str) -> list[str]:
                 in_registers = re.match(r"\s*R\d+", operands[1]) is not None
                 read |= set(range(first + 2 * in_registers, first + 4))
             else:
-                pair = kind == "desc[" or (".64" in suffixes and opcode.startswith("U") and opcode != "ULDC")
+                pair = ".64" in suffixes and opcode.startswith("U") and opcode != "ULDC"
                 read |= {first, first + pair}
         if read - written:
             found.append(f"{opcode}{suffixes}{text}".strip())
