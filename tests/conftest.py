@@ -94,6 +94,7 @@ def _sound(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, home
     from localdflash.loading.proof import Subject
 
     monkeypatch.setattr("localdflash.loading.proof.find_unchecked_subject", lambda *_: None)
+    monkeypatch.setattr("localdflash.loading.proof.is_first_check", lambda *_: False)
     monkeypatch.setattr("localdflash.loading.load_pair.engine_status", lambda *_: "sound")
     checked = Subject("a pair", (), {}, home / "cache" / "gpu-checks" / "verdict.json")
     monkeypatch.setattr("localdflash.loading.proof.require_trusted", lambda *_: (checked, checked.verdict("sound")))

@@ -167,6 +167,20 @@ def auto_tries_cuda(options: Options) -> bool:
     return options.gpu_layers < 0 and device.means_gpu(options.device)
 
 
+def is_first_check(options: Options) -> bool:
+    """Return whether `auto` would use the CUDA engine, but no pair was ever checked here; imports no torch.
+
+    Then the first answer need not wait for torch, whose first import takes ten seconds.
+    """
+    if options.backend != "auto" or not auto_tries_cuda(options):
+        return False
+    try:
+        device.require_installed()
+    except NoDevice:  # the usual way reports it
+        return False
+    return not any(_folder().glob("*.json"))
+
+
 def find_unchecked_subject(files: LocalPair, options: Options) -> Subject | None:
     """Return the subject of a check that `auto` still needs to use the engine with a pair, else None."""
     if options.backend != "auto" or not auto_tries_cuda(options):
@@ -191,6 +205,8 @@ def require_trusted(files: LocalPair, options: Options) -> tuple[Subject, Verdic
     UsageError if LOCALDFLASH_CUDA_OPS is malformed.
     """
     Choices.parse(os.environ.get(VARIABLE, ""))
+    if is_first_check(options):
+        raise NoDevice(f"not checked on this GPU yet; run `localdflash doctor --check-gpu {options.pair}`")
     subject = Subject.of(files, options)
     objection, verdict = subject.why_not(), read_verdict(subject.path)
     if objection or verdict is None:
@@ -199,7 +215,12 @@ def require_trusted(files: LocalPair, options: Options) -> tuple[Subject, Verdic
 
 
 def engine_status(files: LocalPair, options: Options) -> str:
-    """Return the engine's status with a pair: `SOUND`, the reason against it, or "" if it cannot run the pair."""
+    """Return the engine's status with a pair: `SOUND`, the reason against it, or "" if it cannot run the pair.
+
+    Also "" if no pair was ever checked here.
+    """
+    if is_first_check(options):
+        return ""
     with suppress(LocaldflashError):
         return Subject.of(files, options).why_not() or SOUND
     return ""

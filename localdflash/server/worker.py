@@ -222,31 +222,39 @@ class PairWorker:
     @contextmanager
     def _checking_gpu(self, loaded: LoadedPair) -> Iterator[None]:
         """If backend `auto` needs a CUDA check of this pair, run it in a thread while the context is open."""
-        subject = proof.find_unchecked_subject(loaded.files, self.options)
-        if not subject:
+        is_first = proof.is_first_check(self.options)
+        subject = None if is_first else proof.find_unchecked_subject(loaded.files, self.options)
+        if not (subject or is_first):
             yield
             return
-        loaded.gpu_check = CHECKING_GPU
+        loaded.gpu_check, identified = CHECKING_GPU, threading.Event()
         loaded.notice = f"{loaded.backend} answers until the CUDA engine is checked on this GPU (minutes, once)"
 
         def check() -> None:
             try:
-                proof.check(subject, loaded.files, self.options, self._unloading)
+                checked = subject or proof.Subject.of(loaded.files, self.options)
+            except LocaldflashError as error:  # the engine cannot run this pair here
+                loaded.gpu_check, loaded.notice = "", f"no CUDA engine: {error}"
+                return
+            identified.set()
+            try:
+                proof.check(checked, loaded.files, self.options, self._unloading)
             except ChildCancellation:
                 return
             except LocaldflashError as error:
                 loaded.gpu_check = str(error)
                 return
-            loaded.gpu_check = subject.why_not() or proof.SOUND
+            loaded.gpu_check = checked.why_not() or proof.SOUND
             self.passed_check = loaded.gpu_check == proof.SOUND
 
-        thread = threading.Thread(target=check, name="gpu check")
+        thread = threading.Thread(target=check, name="gpu check", daemon=True)
         thread.start()
         try:
             yield
         finally:
             self._unloading.set()
-            thread.join()
+            if identified.is_set():  # else it imports torch, and then sees that it was cancelled
+                thread.join()
 
     def _compiling(self, done: int, total: int) -> None:
         self.doing = f"compiling {done} of {total}" if done < total else ""

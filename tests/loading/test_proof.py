@@ -303,6 +303,18 @@ def test_a_gpu_lost_while_loading_ends_the_process_once(load: Any, fake_child: F
     assert len(started) == 1
 
 
+def test_without_any_verdict_auto_does_not_identify_the_gpu(
+    options: Options, files: LocalPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That would import torch before the first answer."""
+    monkeypatch.setattr(identity, "identify_pair", lambda *_: pytest.fail("identified"))
+    assert proof.is_first_check(options)
+    assert proof.engine_status(files, options) == ""
+    with pytest.raises(NoDevice, match="not checked on this GPU yet"):
+        proof.require_trusted(files, options)
+    assert not proof.is_first_check(replace(options, backend="cuda"))
+
+
 # --backend cuda
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from localdflash.base.errors import OutOfMemory
+from localdflash.base.errors import NoDevice, OutOfMemory
 from localdflash.loading import proof
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.backend_names import CHECKING_GPU
@@ -288,6 +288,25 @@ async def checking(make: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Daemon, 
     monkeypatch.setattr(proof, "find_unchecked_subject", lambda *_: next(subjects, None))
     monkeypatch.setattr(proof, "check", lambda *_: passed.wait())
     return await make(), passed
+
+
+async def test_the_first_answer_does_not_wait_for_torch(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the GPU is known, which takes an import of torch, the pair is checked; then it may turn out unfit."""
+    imported = threading.Event()
+
+    def identify(*_: Any) -> Any:
+        imported.wait()
+        raise NoDevice("torch is too old")
+
+    monkeypatch.setattr(proof, "is_first_check", lambda _: True)
+    monkeypatch.setattr(proof.Subject, "of", identify)
+    daemon = await make()
+    assert await daemon.answered_by(CHAT, HELLO)
+    assert (await daemon.get("/ps"))["gpu_check"] == CHECKING_GPU
+    imported.set()
+    while (status := await daemon.get("/ps"))["gpu_check"]:
+        await asyncio.sleep(0.005)
+    assert "no CUDA engine: torch is too old" in status["notice"]
 
 
 async def until_passed(daemon: Daemon, passed: threading.Event) -> None:
