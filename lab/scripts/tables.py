@@ -257,24 +257,29 @@ def _spread(name: str, ms: Any) -> Row:
 
 
 def gpu_steps() -> Iterator[Row]:
-    """Yield the step times of the CUDA engine by context length."""
-    steps = load("h100")["after"]["phases"]["steps"]["Q4_K"]
-    yield ["tokens of context", "step without drafting", "step with draft and verify"]
+    """Yield the step times of the CUDA engine and of llama.cpp by context length."""
+    phases = load("h200")["phases"]
+    yield ["tokens of context", "step without drafting", "draft and verify", "llama.cpp, 1 token", "llama.cpp, 16 tokens"]
     for context in ("1024", "16384"):
-        ms = steps[f"step_ms_{context}"]
-        yield [f"{int(context):,}", f"{ms['plain']:.2f} ms", f"{ms['block']:.2f} ms"]
+        ours = phases["steps"]["Q4_K"][f"step_ms_{context}"]
+        theirs = phases["llama"][f"{context} with flash attention"]
+        times = ours["plain"], ours["block"], theirs["plain_ms"], theirs["rows_16_ms"]
+        yield [f"{int(context):,}", *(f"{ms:.2f} ms" for ms in times)]
 
 
 def gpu_rates() -> Iterator[Row]:
     """Yield the speed of the CUDA engine after a prompt of 1,025 tokens, by tokens per verify step."""
-    yield ["tokens per verify step (τ)", "decoding", "speedup", "prefill"]
-    for name, entry in load("h100")["after"]["phases"]["steps"]["Q4_K"]["acceptance"].items():
-        rates = (
-            f"{entry['tok_s']:,.0f} tok/s",
-            f"{entry.get('speedup', 1):.2f}×",
-            f"{entry['prefill_tok_s']:,.0f} tok/s",
-        )
+    yield ["tokens per verify step (τ)", "decoding", "speedup"]
+    for name, entry in load("h200")["phases"]["steps"]["Q4_K"]["acceptance"].items():
+        rates = f"{entry['tok_s']:,.0f} tok/s", f"{entry.get('speedup', 1):.2f}×"
         yield ["1, without drafting" if name == "plain" else f"{entry['tau']:.1f}", *rates]
+
+
+def gpu_prompts() -> Iterator[Row]:
+    """Yield the time of the CUDA engine for prompts that are not cached."""
+    yield ["tokens of the prompt", "time", "speed"]
+    for length, entry in load("h200")["phases"]["steps"]["Q4_K"]["prompts"].items():
+        yield [f"{int(length):,}", f"{entry['ms']:.0f} ms", f"{entry['tok_s']:,.0f} tok/s"]
 
 
 def first_minute() -> Iterator[Row]:
@@ -307,6 +312,7 @@ TABLES: dict[str, Callable[[], Iterator[Row]]] = {
             latency,
             gpu_steps,
             gpu_rates,
+            gpu_prompts,
         ),
     )
 }
