@@ -259,11 +259,12 @@ def _spread(name: str, ms: Any) -> Row:
 def gpu_steps() -> Iterator[Row]:
     """Yield the step times of the CUDA engine and of llama.cpp by context length."""
     phases = load("h200")["phases"]
-    yield ["tokens of context", "step without drafting", "draft and verify", "llama.cpp, 1 token", "llama.cpp, 16 tokens"]
+    ours, theirs = ("step without drafting", "draft and verify"), ("llama.cpp, 1 token", "llama.cpp, 16 tokens")
+    yield ["tokens of context", *ours, *theirs]
     for context in ("1024", "16384"):
-        ours = phases["steps"]["Q4_K"][f"step_ms_{context}"]
-        theirs = phases["llama"][f"{context} with flash attention"]
-        times = ours["plain"], ours["block"], theirs["plain_ms"], theirs["rows_16_ms"]
+        step = phases["steps"]["Q4_K"][f"step_ms_{context}"]
+        llama = phases["llama"][f"{context} with flash attention"]
+        times = step["plain"], step["block"], llama["plain_ms"], llama["rows_16_ms"]
         yield [f"{int(context):,}", *(f"{ms:.2f} ms" for ms in times)]
 
 
