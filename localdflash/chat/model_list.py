@@ -20,7 +20,10 @@ FIT_SECONDS = 45.0  # timeout of commands that read the headers of missing files
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """Pair of models. `memory`: needed, about. `why_not`: why it cannot run here. `download`: size of missing files."""
+    """Pair of models. `memory`: needed, about. `why_not`: why it cannot run here. `download`: size of missing files.
+
+    `recommended`: its expected speed if it is the best chat pair for this machine, else "".
+    """
 
     id: str
     description: str
@@ -28,6 +31,7 @@ class ModelRow:
     is_downloaded: bool
     why_not: str = ""
     download: str = ""
+    recommended: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +45,18 @@ class PullProgress:
 
 
 async def list_models() -> list[ModelRow]:
-    """Return all pairs, registered or downloaded; those that cannot run on this machine come last."""
-    rows = [_make_row(pair) for pair in await _run_json(LIST_SECONDS, "models", "list", "--json")]
-    return sorted(rows, key=lambda row: bool(row.why_not))
+    """Return all pairs, registered or downloaded: the recommended one first, those that cannot run here last."""
+    listed, speeds = await asyncio.gather(_run_json(LIST_SECONDS, "models", "list", "--json"), _recommended_speeds())
+    rows = [replace(row, recommended=speeds.get(row.id, "")) for row in map(_make_row, listed)]
+    return sorted(rows, key=lambda row: (bool(row.why_not), not row.recommended))
+
+
+async def _recommended_speeds() -> dict[str, str]:
+    """Return the expected speed of the recommended chat pair by its id; empty if none is recommended."""
+    with suppress(LocaldflashError):  # the list is useful without it
+        found = await _run_json(LIST_SECONDS, "models", "recommend", "--json")
+        return {one["pair"]: f"about {one['tokens_per_second']:.0f} tok/s" for one in found if one["role"] == "chat"}
+    return {}
 
 
 async def describe_model(spec: str) -> ModelRow:

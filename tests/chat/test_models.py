@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -39,7 +40,10 @@ def test_model_list_has_every_registered_pair(home: Path) -> None:
     register(home, WAITING)
     rows = {row.id: row for row in asyncio.run(model_list.list_models())}
     assert rows.keys() == load_registry().pairs.keys()
-    assert rows["embedded"] == model_list.ModelRow(
+    best, *others = rows.values()
+    assert [bool(row.recommended) for row in (best, *others)] == [True, *([False] * len(others))]
+    assert best.recommended.startswith("about ")
+    assert replace(rows["embedded"], recommended="") == model_list.ModelRow(
         "embedded", "Small Python code model that ships with the package", "1 GB", is_downloaded=True
     )
     assert not rows["qwen3-4b"].is_downloaded

@@ -17,7 +17,7 @@ from localdflash.tui.screens.models_screen import DownloadProgress, ModelPicker
 from tests.tui.stage import Stage, dialog, result_of, screen_text, wait_until
 
 ROWS = [
-    ModelRow("embedded", "Small Python code model", "1 GB", is_downloaded=True),
+    ModelRow("embedded", "Small Python code model", "1 GB", is_downloaded=True, recommended="about 90 tok/s"),
     ModelRow("qwen3-4b", "Qwen3 4B, dense", "6 GB", is_downloaded=False, download="2.50 GB"),
     ModelRow("qwen3-8b", "Qwen3 8B, dense", "10 GB", is_downloaded=True),
     ModelRow("gpt-oss-20b", "gpt-oss 20B", "", is_downloaded=False, why_not="needs 16 GB, this machine has 8 GB"),
@@ -91,6 +91,12 @@ def open_picker(
 )
 async def test_model_picker_keys(keys: list[str], result: list[str | None]) -> None:
     assert await result_of(picker(FakeModels(), "embedded"), *keys) == result
+
+
+async def test_the_recommended_model_says_so() -> None:
+    async with open_picker() as (pilot, app):
+        await wait_until(pilot, lambda: "recommended here, about 90 tok/s · on this machine" in screen_text(app))
+        assert screen_text(app).count("recommended") == 1
 
 
 HALF = PullProgress("downloading", "o/t/big.gguf", 1_250_000_000, 2_500_000_000)

@@ -114,7 +114,8 @@ class ModelPicker(ListDialog[str]):
         place = "on this machine" if row.is_downloaded else f"not downloaded{row.download and f', {row.download}'}"
         state = "loaded now" if row.id == self._current else place
         needs = row.memory and f"about {row.memory} of memory"
-        parts = (row.why_not, row.description) if row.why_not else (state, needs, row.description)
+        recommended = row.recommended and f"recommended here, {row.recommended}"
+        parts = (row.why_not, row.description) if row.why_not else (recommended, state, needs, row.description)
         return " · ".join(filter(None, parts))
 
     @on(OptionList.OptionHighlighted)
