@@ -4,8 +4,11 @@ A graph is captured per number of attention chunks. A step's record is copied to
 for. `prepare` compiles and captures all sequences. A CUDA error that breaks the process becomes `DeviceError`.
 """
 
+import atexit
 import functools
+import gc
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
@@ -251,8 +254,23 @@ def device_errors() -> Iterator[None]:
     except RuntimeError as error:
         if "CUDA" not in str(error) or not _is_lost():
             raise
+        _keep_until_exit(error)
         first = str(error).splitlines()[0]
         raise DeviceError(f"the GPU failed, and this process cannot use it any more ({first}); restart it") from error
+
+
+def _keep_until_exit(error: BaseException) -> None:
+    """Keep all that the error's traceback refers to, since freeing memory of a lost GPU aborts the process."""
+    if torch.cuda.is_initialized():
+        gc.freeze()
+        atexit.register(_leave, error)
+
+
+def _leave(_kept: BaseException) -> None:
+    """End the process without freeing anything."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(DeviceError.exit_code)
 
 
 def _is_lost() -> bool:

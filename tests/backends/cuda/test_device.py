@@ -1,5 +1,7 @@
 """Which GPU is used, why a machine has no usable GPU, with what to do; and errors on the device."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -92,6 +94,37 @@ def test_a_sticky_error_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch) -
         raise error
     assert caught.value.exit_code == 5
     assert "\n" not in str(caught.value)
+
+
+AFTER_A_LOST_GPU = """
+import os, sys, torch
+from localdflash.backends.cuda.runner import device_errors
+
+class OnTheGpu:
+    def __init__(self): self.cycle = self
+    def __del__(self): os.abort()  # as freeing memory of a lost GPU does
+
+def load():
+    pair, cyclic = OnTheGpu(), OnTheGpu()
+    pair.cycle = None
+    def fail(): raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    torch.cuda.synchronize, torch.cuda.is_initialized = fail, lambda: True
+    with device_errors():
+        fail()
+
+try:
+    load()
+except Exception as error:
+    print("localdflash:", error, file=sys.stderr)
+import gc; gc.collect()
+sys.exit(1)
+"""
+
+
+def test_what_a_lost_gpu_holds_is_never_freed() -> None:
+    done = subprocess.run([sys.executable, "-P", "-c", AFTER_A_LOST_GPU], capture_output=True, text=True, check=False)
+    assert done.returncode == DeviceError.exit_code, done
+    assert done.stderr.startswith("localdflash: the GPU failed")
 
 
 def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
