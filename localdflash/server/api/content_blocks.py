@@ -16,7 +16,7 @@ BlockKind = Literal["thoughts", "text", "call"]
 
 @dataclass(frozen=True, slots=True)
 class PartsDelta:
-    """Thoughts, answer text and call additions from a piece of text; all may be empty."""
+    """Thoughts, answer text and additions to tool calls that a piece of text holds; all may be empty."""
 
     thoughts: str = ""
     text: str = ""
@@ -45,20 +45,20 @@ class AnswerParts:
 
 @dataclass
 class AnswerBlock:
-    """Part of an answer; the `text` of a call is the JSON of its arguments."""
+    """Part of an answer; the `text` of a tool call is its arguments in JSON."""
 
     kind: BlockKind
     number: int
     name: str = ""  # name of the called tool
-    text: str = ""  # so far
+    text: str = ""  # generated so far
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:24])
 
 
 @dataclass(frozen=True, slots=True)
 class BlockEvent:
-    """Change of a block: it begins, grows by `text`, or ends."""
+    """Change of a block: the block begins, grows by `text`, or ends."""
 
-    what: Literal["begin", "more", "end"]
+    action: Literal["begin", "more", "end"]
     block: AnswerBlock
     text: str = ""
 
@@ -89,7 +89,7 @@ class AnswerBlocks:
             yield event
 
     def push(self, delta: PartsDelta) -> Iterator[BlockEvent]:
-        """Yield the events of the next parts: arguments of the open call, then text, then new calls."""
+        """Yield the events of `delta`: further arguments of the open call, then thoughts, text and new calls."""
         known = self._calls
         for call in (one for one in delta.calls if one.index < known):
             yield from self._more(call.arguments)
