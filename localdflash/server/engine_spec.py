@@ -15,9 +15,7 @@ class EngineSpec:
     """Requested pair, options and role. `options` are fields of `localdflash.models.load_options.Options`."""
 
     options: Mapping[str, object]
-    given: Collection[
-        str
-    ] = ()  # names of options that a loaded pair must have; other options apply when a pair is loaded
+    given: Collection[str] = ()  # names of options that a loaded pair must have; others apply only to a new load
     idle: float = 0.0  # idle timeout, in minutes, of a daemon that the client starts
     role: PairRole | None = None  # None: all roles
     default_pair: Callable[[], str] = field(default=lambda: "", compare=False)  # called if `options` names no pair

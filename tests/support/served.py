@@ -206,7 +206,7 @@ def filled(plain: LoadedPair) -> Callable[..., str]:
 
     def text(prefix: str, suffix: str, max_tokens: int) -> str:
         gap = Gap("", "", prefix, "", suffix)
-        filling = planner.plan(gap, max_tokens=max_tokens, params=SamplingParams(), max_prompt_tokens=plain.context)
-        return answer_directly(plain, prepare_infill(plain, filling)).text
+        plan = planner.plan(gap, max_tokens=max_tokens, params=SamplingParams(), max_prompt_tokens=plain.context)
+        return answer_directly(plain, prepare_infill(plain, plan)).text
 
     return text

@@ -95,7 +95,7 @@ class RecordedEngine(CompletionClient):
         plan = complete_endpoint.plan_infill(self._planner, request)
         worker = _Worker(self._loaded, self._records, plan.word)
         generation = prepare_infill(self._loaded, plan)
-        async with aclosing(complete_endpoint.answers(worker.state, generation, request.count)) as events:
+        async with aclosing(complete_endpoint.stream_answers(worker.state, generation, request.count)) as events:
             async for event in events:
                 yield cast(Event, event)
 

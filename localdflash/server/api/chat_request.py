@@ -50,7 +50,7 @@ class ToolOptions:
     described: Sequence[Mapping[str, Any]] = ()  # tools as the chat template reads them
     schemas: Schemas = field(default_factory=dict)  # argument schemas of the tools that the answer may call
     must: bool = False  # the answer must be a call
-    several: bool = True  # whether text or further calls may follow the first call
+    allows_more: bool = True  # whether text or further calls may follow the first call
 
     def reader(self, tokenizer: Tokenizer) -> CallReader | None:
         """Return a parser of the tool calls in the text of one choice, or None if no tool may be called."""
@@ -62,7 +62,7 @@ class ToolOptions:
         if not reader:
             return ()
         invented = ("<tool_response>",) if syntax_of(tokenizer) == "words" else ()
-        return (reader.closing, *invented) if reader.closing and not self.several else invented
+        return (reader.closing, *invented) if reader.closing and not self.allows_more else invented
 
 
 @dataclass(frozen=True)
@@ -133,11 +133,11 @@ def _render_messages(
 
 def _with_one_system(messages: Sequence[TemplateMessage]) -> Sequence[TemplateMessage]:
     """Join the leading system messages, because templates accept only one."""
-    first = next((at for at, one in enumerate(messages) if one.role != "system"), len(messages))
-    if first < 2:
+    count = next((at for at, one in enumerate(messages) if one.role != "system"), len(messages))
+    if count < 2:
         return messages
-    system = "\n\n".join(filter(None, (one.content for one in messages[:first])))
-    return [TemplateMessage("system", system), *messages[first:]]
+    system = "\n\n".join(filter(None, (one.content for one in messages[:count])))
+    return [TemplateMessage("system", system), *messages[count:]]
 
 
 def _with_reminders(messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:
@@ -248,14 +248,14 @@ def tools_of(body: ChatRequest) -> ToolOptions:
         case choice:
             allowed, must = list(schemas), choice == "required"
     if missing := [name for name in allowed if name not in schemas]:
-        raise bad("tool_choice", f"no tool {missing[0]!r} among the tools")
+        raise bad("tool_choice", f"{missing[0]!r} is not among the tools")
     if not allowed:
         raise bad("tool_choice", "no function among the allowed tools")
     return ToolOptions(
         msgspec.to_builtins(body.tools),
         {name: schemas[name] for name in allowed},
         must=must,
-        several=body.parallel_tool_calls is not False and not must,
+        allows_more=body.parallel_tool_calls is not False and not must,
     )
 
 

@@ -35,7 +35,7 @@ async def complete(http: HttpRequest, state: AppState, body: CompleteRequest) ->
     generation = replace(prepare_infill(loaded, plan), document=body.document or None)
     explanation = {"model": loaded.files.id, **(plan.prompt.explained() if body.explain else {})}
     if body.stream:
-        return EventStream(_as_events(answers(state, generation, body.count), explanation))
+        return EventStream(_with_explanation(stream_answers(state, generation, body.count), explanation))
     return await json_of(http, _whole(state, generation, body.count, explanation))
 
 
@@ -70,7 +70,7 @@ class _AnswerProgress:
     index: int = 0
     logprob: float = 0.0
     tokens: int = 0
-    parts: list[Event] = field(default_factory=list)  # events that are not sent yet
+    unsent: list[Event] = field(default_factory=list)  # events with text
 
     def add(self, chosen: Sequence[SampledToken]) -> None:
         """Record the probabilities of the first `CONFIDENCE_TOKENS` tokens."""
@@ -84,21 +84,21 @@ class _AnswerProgress:
         return round(math.exp(self.logprob / self.tokens), 4) if self.tokens else None
 
 
-async def answers(state: AppState, generation: GenerationRequest, count: int) -> AsyncGenerator[Event]:
+async def stream_answers(state: AppState, generation: GenerationRequest, count: int) -> AsyncGenerator[Event]:
     """Yield the events of up to `count` different answers; each answer after the first is sent once it is complete."""
     progress, ends, texts = _AnswerProgress(), list[Event](), list[str]()
     async with aclosing(pieces(state, generation)) as source:
         async for piece in source:
             progress.add(piece.chosen)
             if piece.text:
-                part = {"index": progress.index, "text": piece.text, "confidence": progress.confidence}
-                progress.parts.append({**part, "tokens": piece.choice.request.stats.tokens})
+                event = {"index": progress.index, "text": piece.text, "confidence": progress.confidence}
+                progress.unsent.append({**event, "tokens": piece.choice.request.stats.tokens})
             ended = bool(piece.choice.finish) and not piece.text
             differs = not ended or piece.choice.text not in texts
             if (not texts or ended) and differs:
-                for part in progress.parts:
-                    yield part
-                progress.parts.clear()
+                for event in progress.unsent:
+                    yield event
+                progress.unsent.clear()
             if not ended:
                 continue
             last = piece.choice.index == len(generation.requests) - 1 or piece.choice.finish == "cancelled"
@@ -128,21 +128,21 @@ def _end_event(choice: Choice, progress: _AnswerProgress) -> Event:
     }
 
 
-async def _as_events(answers: AsyncGenerator[Event], explanation: Event) -> AsyncGenerator[Event]:
+async def _with_explanation(events: AsyncGenerator[Event], explanation: Event) -> AsyncGenerator[Event]:
     """Yield the events; add the explanation to the last event of each answer."""
-    async with aclosing(answers) as source:
-        async for one in source:
-            yield {**one, **explanation} if "finish" in one else one
+    async with aclosing(events) as source:
+        async for event in source:
+            yield {**event, **explanation} if "finish" in event else event
 
 
 async def _whole(state: AppState, generation: GenerationRequest, count: int, explanation: Event) -> Event:
     """Return all answers as one JSON object."""
     choices, text = list[Event](), ""
-    async with aclosing(answers(state, generation, count)) as source:
-        async for one in source:
-            text += one["text"]
-            if "finish" in one:
-                choices.append({**{k: one[k] for k in ("finish", "confidence", "tokens")}, "text": text})
+    async with aclosing(stream_answers(state, generation, count)) as source:
+        async for event in source:
+            text += event["text"]
+            if "finish" in event:
+                choices.append({**{name: event[name] for name in ("finish", "confidence", "tokens")}, "text": text})
                 text = ""
     ran = [request for request in generation.requests if request.finish_reason]
     return {"choices": choices, "timings": timings(ran), **explanation}

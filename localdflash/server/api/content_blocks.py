@@ -30,7 +30,7 @@ class AnswerParts:
         self._split, self._reader = split, calls
 
     def push(self, text: str) -> PartsDelta:
-        """Return the parts that a piece of text adds."""
+        """Return the thoughts, text and calls that a piece of text adds."""
         thoughts, rest = self._split.push(text) if self._split else ("", text)
         answer, calls = self._reader.push(rest) if self._reader else (rest, [])
         return PartsDelta(thoughts, answer, calls)
@@ -70,7 +70,7 @@ class AnswerBlocks:
 
     def __init__(self, parts: AnswerParts) -> None:
         self.blocks: list[AnswerBlock] = []
-        self._parts, self._calls = parts, 0
+        self._parts, self._calls = parts, 0  # splitter; number of tool calls so far
         self._open: AnswerBlock | None = None
 
     async def run(self, state: AppState, generation: GenerationRequest) -> AsyncGenerator[BlockEvent | None]:

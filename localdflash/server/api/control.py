@@ -98,7 +98,7 @@ async def metrics(http: HttpRequest, state: AppState) -> Response:
 
 
 async def ps(http: HttpRequest, state: AppState) -> Response:
-    """Report the status of all pairs; the fields of the requested role's pair (default: the chat's) come first."""
+    """Report the status of all pairs; the fields of the pair of `?role=` (default: the main role) come first."""
     engines = state.engines
     role = http.query_params.get("role", engines.main)
     if role not in ROLES:
@@ -121,7 +121,7 @@ async def ps(http: HttpRequest, state: AppState) -> Response:
 
 
 def _worker_status(engines: Engines, worker: PairWorker) -> dict[str, Any]:
-    """Return the status of one pair."""
+    """Return the status of one worker and its pair; while the pair loads, `doing` describes the progress."""
     loaded, scheduler = worker.loaded, worker.scheduler
     status: dict[str, Any] = _pair_status(loaded) if loaded else {"pair": worker.options.pair, "doing": worker.doing}
     if PROGRAM in status.get("memory", ()):

@@ -132,7 +132,7 @@ class Choice:
 
     index: int
     request: Request
-    ids: list[int] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)  # all committed tokens, also those whose text was cut off
     text: str = ""
     chosen: list[SampledToken] = field(default_factory=list)  # tokens with log-probabilities, if requested
     finish: str = ""  # "stop", "length" or "cancelled"; empty while running
@@ -198,10 +198,10 @@ async def pieces(state: AppState, generation: GenerationRequest) -> AsyncGenerat
         choice.finish = "stop" if lines.ended else reason
         choice.ending = ending
         choice.stop_string = _stop_string(choice, generation)
-        kept = [] if lines.ended or choice.stop_string or (ending and ending.ended) else tokens.finish()
-        choice.chosen += kept
-        if rest or kept:
-            yield ChoicePiece(choice, rest, kept)
+        remaining = [] if lines.ended or choice.stop_string or (ending and ending.ended) else tokens.finish()
+        choice.chosen += remaining
+        if rest or remaining:
+            yield ChoicePiece(choice, rest, remaining)
         yield ChoicePiece(choice)
         if choice.finish == "cancelled":
             return

@@ -64,7 +64,7 @@ class _EnginesCollector:
         self._engines = engines
 
     def collect(self) -> Iterator[Metric]:
-        """See prometheus_client."""
+        """Yield the metrics; prometheus_client calls this method."""
         workers = self._engines.workers
         yield _gauge("process_resident_bytes", "Memory of the process", psutil.Process().memory_info().rss)
         yield _gauge("model_loaded", "Models that are loaded", sum(one.loaded is not None for one in workers))

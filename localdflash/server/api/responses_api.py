@@ -70,20 +70,20 @@ class ResponseWriter:
         return {"type": kind, "sequence_number": number, **fields}
 
     def _block_events(self, block: AnswerBlock, change: BlockEvent) -> Iterator[Event]:
-        kind, called = _EVENT_PREFIXES[block.kind], block.kind == "call"
+        kind, is_call = _EVENT_PREFIXES[block.kind], block.kind == "call"
         match change.action:
             case "begin":
                 item = self._item(block, "in_progress", begun=True)
                 yield self._event("response.output_item.added", output_index=block.number, item=item)
-                if not called:
+                if not is_call:
                     yield self._content_event(block, "response.content_part.added", part=_part(block, ""))
             case "more":
                 yield self._content_event(block, f"{kind}.delta", delta=change.text)
             case "end":
                 arguments = {**self._called_name(block), "arguments": block.text or "{}"}
-                whole = arguments if called else {"text": block.text}
+                whole = arguments if is_call else {"text": block.text}
                 yield self._content_event(block, f"{kind}.done", **whole)
-                if not called:
+                if not is_call:
                     yield self._content_event(block, "response.content_part.done", part=_part(block, block.text))
                 item = self._item(block, self._status(block))
                 yield self._event("response.output_item.done", output_index=block.number, item=item)
@@ -230,7 +230,7 @@ def _model_name(name: str, namespace: str | None) -> str:
 
 def chat_request(body: bodies.ResponsesRequest, functions: Mapping[str, ClientTool]) -> schemas.ChatRequest:
     """Translate the request to a chat request; ApiError names an invalid field."""
-    _refuse_stored_state(body)
+    _refuse_unsupported(body)
     form = body.text.format if body.text else None
     if form and form.type == "json_schema" and form.schema is None:
         raise bad("text.format.schema", "missing")
@@ -263,7 +263,7 @@ def _tool_choice(body: bodies.ResponsesRequest) -> Any:
     return body.tool_choice
 
 
-def _refuse_stored_state(body: bodies.ResponsesRequest) -> None:
+def _refuse_unsupported(body: bodies.ResponsesRequest) -> None:
     refused = {
         **dict.fromkeys(("previous_response_id", "conversation", "prompt"), NOT_STORED),
         "background": f"{NOT_STORED}, with background false",
@@ -286,14 +286,14 @@ def messages_of_items(given: str | Sequence[dict[str, object]]) -> list[schemas.
     for number, raw in enumerate(given):
         param = f"input[{number}]"
         item = _parse_item(param, raw)
-        answers = isinstance(item, bodies.CallItem | bodies.ReasoningItem) or (
+        from_model = isinstance(item, bodies.CallItem | bodies.ReasoningItem) or (
             isinstance(item, bodies.MessageItem) and item.role == "assistant"
         )
-        if answers and not answering:
+        if from_model and not answering:
             messages.append(schemas.ChatMessage("assistant", "", ""))
-        answering = answers
+        answering = from_model
         match item:
-            case bodies.MessageItem() if answers:
+            case bodies.MessageItem() if from_model:
                 messages[-1].content = f"{messages[-1].content}{text_of(item.content, f'{param}.content')}"
             case bodies.MessageItem():
                 messages.append(schemas.ChatMessage(item.role, text_of(item.content, f"{param}.content")))
