@@ -1,1 +1,1 @@
-"""The daemon: one warm engine behind a Unix socket, and the client that finds or starts it."""
+"""The daemon, which serves HTTP for the loaded pairs on a local socket, and the client that finds or starts it."""

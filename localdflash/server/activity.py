@@ -62,7 +62,7 @@ class Activity:
                 if counts:
                     self.restart()
                 route = scope.get("route")
-                self._metrics.answered(route.path if route else "other", status or CLIENT_LEFT)
+                self._metrics.count_request(route.path if route else "other", status or CLIENT_LEFT)
 
         return serve
 

@@ -85,7 +85,7 @@ def app(engine_set: Engines, metrics: Metrics) -> Starlette:
     assert worker
     loaded = worker.loaded
     assert loaded
-    application.state.shared.filler(loaded)._spellings.result()
+    application.state.shared.infill_planner(loaded)._spellings.result()
     return application
 
 
@@ -202,11 +202,11 @@ def plain() -> Iterator[LoadedPair]:
 @pytest.fixture
 def filled(plain: LoadedPair) -> Callable[..., str]:
     """Return a function that gives the suggestion at a cursor, decoded without drafts in this process."""
-    filler = InfillPlanner(plain, patience=None)
+    planner = InfillPlanner(plain, patience=None)
 
     def text(prefix: str, suffix: str, max_tokens: int) -> str:
         gap = Gap("", "", prefix, "", suffix)
-        filling = filler.plan(gap, max_tokens=max_tokens, params=SamplingParams(), max_prompt_tokens=plain.context)
-        return answer_directly(plain, prepare_infill(plain, filling)).text
+        plan = planner.plan(gap, max_tokens=max_tokens, params=SamplingParams(), max_prompt_tokens=plain.context)
+        return answer_directly(plain, prepare_infill(plain, plan)).text
 
     return text

@@ -83,7 +83,7 @@ class RecordedEngine(CompletionClient):
 
     def __init__(self, loaded: LoadedPair, path: Path) -> None:
         super().__init__(lambda _: None, lambda _: None)
-        self._loaded, self._filler, self._records = loaded, InfillPlanner(loaded, patience=None), Records(loaded, path)
+        self._loaded, self._planner, self._records = loaded, InfillPlanner(loaded, patience=None), Records(loaded, path)
 
     async def find(self) -> CompletionSource:
         """See `CompletionClient`."""
@@ -92,10 +92,10 @@ class RecordedEngine(CompletionClient):
     async def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
         """See `CompletionClient`: what `POST /complete` answers."""
         request = msgspec.convert(dict(body), CompleteRequest)
-        filling = complete_endpoint.fill(self._filler, request)
-        worker = _Worker(self._loaded, self._records, filling.word)
-        generation = prepare_infill(self._loaded, filling)
-        async with aclosing(complete_endpoint.answers(worker.state, generation, request.count)) as events:
+        plan = complete_endpoint.plan_infill(self._planner, request)
+        worker = _Worker(self._loaded, self._records, plan.word)
+        generation = prepare_infill(self._loaded, plan)
+        async with aclosing(complete_endpoint.stream_answers(worker.state, generation, request.count)) as events:
             async for event in events:
                 yield cast(Event, event)
 

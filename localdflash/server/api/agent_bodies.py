@@ -1,4 +1,4 @@
-"""Bodies of /v1/messages and /v1/responses, without hints that change no text here, such as `metadata`."""
+"""Request bodies of /v1/messages and /v1/responses; fields that are not declared, such as `metadata`, are ignored."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,24 +8,24 @@ from localdflash.server.api.schemas import Count, Effort, GenerationFields, Limi
 
 
 class TextBlock(Struct, tag="text"):
-    """Text."""
+    """Text of a message."""
 
     text: str
 
 
 class ImageBlock(Struct, tag="image"):
-    """Picture, which no model here can read."""
+    """Picture, which is refused: the models read text only."""
 
 
 class DocumentSource(Struct):
-    """Contents of a document; `data` is text only if the type is "text"."""
+    """Contents of a document; `data` is plain text only if the type is "text"."""
 
     type: str
     data: str = ""
 
 
 class DocumentBlock(Struct, tag="document"):
-    """Document; models here read only those that are plain text."""
+    """Document; a source whose type is not "text" is refused."""
 
     source: DocumentSource
     title: str | None = None
@@ -38,7 +38,7 @@ class ThinkingBlock(Struct, tag="thinking"):
 
 
 class RedactedBlock(Struct, tag="redacted_thinking"):
-    """Encrypted thoughts, which only their author can read."""
+    """Encrypted reasoning, which is left out of the prompt."""
 
 
 class ToolUseBlock(Struct, tag="tool_use"):
@@ -61,14 +61,14 @@ MessageBlock = TextBlock | ImageBlock | DocumentBlock | ThinkingBlock | Redacted
 
 
 class MessageParam(Struct):
-    """Message."""
+    """Message of a conversation."""
 
     role: Literal["user", "assistant", "system"]
     content: str | list[MessageBlock]
 
 
 class ToolDefinition(Struct):
-    """Tool; `input_schema` is the schema of its arguments. A `type` other than "custom" is a tool of Anthropic's."""
+    """Tool; `input_schema` is the JSON schema of its arguments. A `type` other than "custom" is Anthropic's."""
 
     name: Annotated[str, Meta(pattern=r"^[\w.-]{1,128}$")]
     type: str | None = None
@@ -77,7 +77,7 @@ class ToolDefinition(Struct):
 
 
 class ToolChoice(Struct):
-    """Choice between forbidden, allowed and required tool calls."""
+    """Rule for tool calls: "none", "auto" (allowed), "any" (a call is required) or "tool" (of `name`)."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -91,14 +91,14 @@ class Thinking(Struct):
 
 
 class OutputConfig(Struct):
-    """Output format of an answer."""
+    """Reasoning effort and output format of an answer."""
 
     effort: Effort | None = None
     format: ResponseFormat | None = None
 
 
 class CountRequest(GenerationFields, kw_only=True):
-    """POST /v1/messages/count_tokens: what makes the prompt."""
+    """POST /v1/messages/count_tokens."""
 
     messages: Annotated[list[MessageParam], Meta(min_length=1)]
     system: str | list[TextBlock] | None = None
@@ -109,14 +109,14 @@ class CountRequest(GenerationFields, kw_only=True):
 
 
 class MessagesRequest(CountRequest, kw_only=True):
-    """POST /v1/messages. `seed` and `draft` are ours."""
+    """POST /v1/messages. `seed` and `draft` are our additions."""
 
     max_tokens: Count
     stop_sequences: Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=64)] | None = None
 
 
 class MessageItem(Struct, tag="message"):
-    """Message."""
+    """Message of a conversation."""
 
     role: Literal["user", "assistant", "system", "developer"]
     content: str | list[TextPart]
@@ -139,18 +139,18 @@ class OutputItem(Struct, tag="function_call_output"):
 
 
 class ReasoningItem(Struct, tag="reasoning"):
-    """Reasoning before an answer; only its author can read encrypted reasoning."""
+    """Reasoning before an answer; encrypted reasoning is ignored."""
 
     summary: list[TextPart] | None = None
     content: list[TextPart] | None = None
 
 
 Item = MessageItem | CallItem | OutputItem | ReasoningItem
-ITEMS = ("message", "function_call", "function_call_output", "reasoning")
+ITEM_TYPES = ("message", "function_call", "function_call_output", "reasoning")
 
 
 class FunctionTool(Struct):
-    """Tool; `parameters` is the schema of its arguments. A tool of the type "namespace" groups `tools`."""
+    """Tool; `parameters` is the JSON schema of its arguments. A tool of the type "namespace" groups `tools`."""
 
     type: str
     name: Annotated[str, Meta(pattern=r"^[\w.-]{1,128}$")] | None = None
@@ -161,13 +161,13 @@ class FunctionTool(Struct):
 
 
 class NamedChoice(Struct, tag="function"):
-    """Choice of the tool to call."""
+    """Tool that must be called."""
 
     name: str
 
 
 class AllowedTool(Struct):
-    """Tool of an `AllowedToolChoice`; only those of the type "function" are called here."""
+    """Tool of an `AllowedToolChoice`; types other than "function" are ignored."""
 
     type: str
     name: str | None = None
@@ -194,9 +194,9 @@ class Reasoning(Struct):
 
 
 class ResponsesRequest(GenerationFields, kw_only=True):
-    """POST /v1/responses. `seed` and `draft` are ours."""
+    """POST /v1/responses. `seed`, `top_k` and `draft` are our additions; `responses_api` refuses stored state."""
 
-    input: str | Annotated[list[dict[str, Any]], Meta(min_length=1)]  # of `Item`; a message may leave its type out
+    input: str | Annotated[list[dict[str, Any]], Meta(min_length=1)]  # each is an `Item`; the default type is "message"
     instructions: str | None = None
     store: bool | None = None
     previous_response_id: str | None = None

@@ -18,7 +18,7 @@ from localdflash.server.api.chat_request import prepare_chat, prompt_of
 from localdflash.server.api.content_blocks import AnswerBlock, AnswerBlocks, BlockEvent
 from localdflash.server.api.generation import GenerationRequest, cached_tokens
 from localdflash.server.api.http_responses import (
-    MESSAGES,
+    MESSAGES_PATH,
     EventStream,
     bad,
     error_body,
@@ -29,28 +29,28 @@ from localdflash.server.api.http_responses import (
 )
 
 ONLY_TEXT = "not supported (expected text, or a document with a source of type text)"
-# Claude Code puts this into its system prompt; the values differ in every request, which would defeat the prefix cache.
-BILLING = re.compile(r"\Ax-anthropic-billing-header:(?: *[\w-]+=[^;\n]*;)*\s*")
-BETWEEN = "\n\n"  # separator of text blocks
-INVALID = "INVALID_JSON"  # Anthropic's key for arguments that are not a JSON object
+# The system prompt of Claude Code starts with this header, whose values would defeat the prefix cache: all differ.
+BILLING_HEADER = re.compile(r"\Ax-anthropic-billing-header:(?: *[\w-]+=[^;\n]*;)*\s*")
+BLOCK_SEPARATOR = "\n\n"
+INVALID_JSON_KEY = "INVALID_JSON"  # key of arguments that are not a JSON object, as Anthropic names it
 SIGNATURE = ""  # the API requires this field of thinking blocks; it is not checked here
 
 
 async def messages(http: HttpRequest, state: AppState, body: bodies.MessagesRequest) -> Response:
-    """Serve POST /v1/messages; a warning header lists tools that are ignored."""
+    """Serve POST /v1/messages; a Warning header lists Anthropic's own tools, which are left out of the prompt."""
     generation, make_parts = await prepare_chat(state, chat_request(body))
-    answer = state, generation, AnswerBlocks(make_parts()), body.stop_sequences or ()
+    args = state, generation, AnswerBlocks(make_parts()), body.stop_sequences or ()
     if body.stream:
         response: Response = EventStream(
-            _events(*answer), named_event, lambda error: error_body(error, MESSAGES), named_event({"type": "ping"})
+            _events(*args), named_event, lambda error: error_body(error, MESSAGES_PATH), named_event({"type": "ping"})
         )
     else:
-        response = await json_of(http, _message(*answer))
+        response = await json_of(http, _message(*args))
     return with_warning(response, [tool.name for tool in body.tools or () if not _is_custom(tool)])
 
 
 async def count_tokens(http: HttpRequest, state: AppState, body: bodies.CountRequest) -> Response:
-    """Return the number of prompt tokens of a conversation, even if it does not fit."""
+    """Serve POST /v1/messages/count_tokens; a prompt longer than the context is counted too."""
     loaded, request = await state.ready("chat", body.model), chat_request(body)
     return json_response({"input_tokens": await asyncio.to_thread(lambda: len(prompt_of(loaded, request).encode()))})
 
@@ -63,8 +63,8 @@ def chat_request(body: bodies.CountRequest) -> schemas.ChatRequest:
     request = schemas.ChatRequest(
         **body.shared(),
         messages=_messages(body),
-        tools=[_tool(f"tools[{number}]", tool) for number, tool in enumerate(body.tools or ()) if _is_custom(tool)],
-        tool_choice=_choice(choice),
+        tools=[_as_tool(f"tools[{number}]", tool) for number, tool in enumerate(body.tools or ()) if _is_custom(tool)],
+        tool_choice=_tool_choice(choice),
         parallel_tool_calls=not choice.disable_parallel_tool_use,
         reasoning_effort=config.effort,
         response_format=config.format,
@@ -77,25 +77,26 @@ def chat_request(body: bodies.CountRequest) -> schemas.ChatRequest:
 
 
 def _messages(body: bodies.CountRequest) -> list[schemas.ChatMessage]:
-    system = _system("system", body.system or "")
+    system = _system_text("system", body.system or "")
     messages = [schemas.ChatMessage("system", system)] if system else []
     for number, message in enumerate(body.messages):
-        place = f"messages[{number}].content"
+        param = f"messages[{number}].content"
         match message.role:
             case "assistant":
-                messages.append(_assistant_message(place, message))
+                messages.append(_assistant_message(param, message))
             case "system":
-                messages.append(schemas.ChatMessage("system", _system(place, message.content)))
+                messages.append(schemas.ChatMessage("system", _system_text(param, message.content)))
             case "user":
-                messages += _user_messages(place, message.content)
+                messages += _user_messages(param, message.content)
     if body.messages[-1].role == "assistant" and messages[-1].tool_calls:
         raise bad(f"messages[{len(body.messages) - 1}]", "add the results of its tool_use blocks")
     return messages
 
 
-def _assistant_message(place: str, message: bodies.MessageParam) -> schemas.ChatMessage:
+def _assistant_message(param: str, message: bodies.MessageParam) -> schemas.ChatMessage:
+    """Convert an earlier answer; redacted thinking is left out."""
     text, thoughts, calls = "", "", list[schemas.ToolCall]()
-    for number, block in enumerate(_blocks(message.content)):
+    for number, block in enumerate(_as_blocks(message.content)):
         match block:
             case bodies.TextBlock():
                 text += block.text
@@ -105,44 +106,44 @@ def _assistant_message(place: str, message: bodies.MessageParam) -> schemas.Chat
                 arguments = msgspec.json.encode(block.input).decode()
                 calls.append(schemas.ToolCall(schemas.CalledFunction(block.name, arguments), block.id))
             case bodies.ImageBlock() | bodies.DocumentBlock() | bodies.ToolResultBlock():
-                raise bad(f"{place}[{number}]", "an answer has text, thinking and tool_use blocks only")
+                raise bad(f"{param}[{number}]", "an answer has text, thinking and tool_use blocks only")
     return schemas.ChatMessage("assistant", text, thoughts, calls or None)
 
 
-def _user_messages(place: str, content: str | list[bodies.MessageBlock]) -> Iterator[schemas.ChatMessage]:
-    """Yield a user's message: the results of calls, and the text before and after them."""
+def _user_messages(param: str, content: str | list[bodies.MessageBlock]) -> Iterator[schemas.ChatMessage]:
+    """Convert a user's message to a chat message for each tool result, and for the text before and after it."""
     text = list[str]()
-    for number, block in enumerate(_blocks(content)):
-        here = f"{place}[{number}]"
+    for number, block in enumerate(_as_blocks(content)):
+        block_param = f"{param}[{number}]"
         match block:
             case bodies.TextBlock():
                 text.append(block.text)
             case bodies.ToolResultBlock():
                 if text:
-                    yield schemas.ChatMessage("user", BETWEEN.join(text))
+                    yield schemas.ChatMessage("user", BLOCK_SEPARATOR.join(text))
                     text = []
-                result = _paragraphs(f"{here}.content", block.content or "")
+                result = _join_text(f"{block_param}.content", block.content or "")
                 yield schemas.ChatMessage(
                     "tool", result or ("error" if block.is_error else ""), tool_call_id=block.tool_use_id
                 )
             case bodies.ImageBlock() | bodies.DocumentBlock():
-                text.append(_paragraphs(place, [block], number))
+                text.append(_join_text(param, [block], number))
             case _:
-                raise bad(here, "a user's message has text, document and tool_result blocks only")
+                raise bad(block_param, "a user's message has text, document and tool_result blocks only")
     if text or not content:
-        yield schemas.ChatMessage("user", BETWEEN.join(text))
+        yield schemas.ChatMessage("user", BLOCK_SEPARATOR.join(text))
 
 
-def _blocks(content: str | list[bodies.MessageBlock]) -> Sequence[bodies.MessageBlock]:
+def _as_blocks(content: str | list[bodies.MessageBlock]) -> Sequence[bodies.MessageBlock]:
     return [bodies.TextBlock(content)] if isinstance(content, str) else content
 
 
-def _system(place: str, content: str | Sequence[bodies.MessageBlock]) -> str:
-    return BILLING.sub("", _paragraphs(place, content))
+def _system_text(param: str, content: str | Sequence[bodies.MessageBlock]) -> str:
+    return BILLING_HEADER.sub("", _join_text(param, content))
 
 
-def _paragraphs(place: str, content: str | Sequence[bodies.MessageBlock], first: int = 0) -> str:
-    """Join the text of blocks; ApiError for a block without text. The first block has the number `first`."""
+def _join_text(param: str, content: str | Sequence[bodies.MessageBlock], first: int = 0) -> str:
+    """Join the text of blocks; ApiError for a block without text. `first`: number of the first block."""
     if isinstance(content, str):
         return content
     paragraphs = list[str]()
@@ -153,8 +154,8 @@ def _paragraphs(place: str, content: str | Sequence[bodies.MessageBlock], first:
             case bodies.DocumentBlock(bodies.DocumentSource("text"), title):
                 paragraphs += [*([title] if title else []), block.source.data]
             case _:
-                raise bad(f"{place}[{number}]", ONLY_TEXT)
-    return BETWEEN.join(filter(None, paragraphs))
+                raise bad(f"{param}[{number}]", ONLY_TEXT)
+    return BLOCK_SEPARATOR.join(filter(None, paragraphs))
 
 
 def _is_custom(tool: bodies.ToolDefinition) -> bool:
@@ -162,13 +163,13 @@ def _is_custom(tool: bodies.ToolDefinition) -> bool:
     return tool.type in (None, "custom")
 
 
-def _tool(place: str, tool: bodies.ToolDefinition) -> schemas.Tool:
+def _as_tool(param: str, tool: bodies.ToolDefinition) -> schemas.Tool:
     if tool.input_schema is None:
-        raise bad(f"{place}.input_schema", "missing")
+        raise bad(f"{param}.input_schema", "missing")
     return schemas.Tool("function", schemas.ToolFunction(tool.name, tool.description, tool.input_schema))
 
 
-def _choice(choice: bodies.ToolChoice) -> Literal["none", "auto", "required"] | schemas.NamedTool:
+def _tool_choice(choice: bodies.ToolChoice) -> Literal["none", "auto", "required"] | schemas.NamedTool:
     match choice.type:
         case "any":
             return "required"
@@ -185,37 +186,37 @@ async def _message(
     async with aclosing(answer.run(state, generation)) as events:
         async for _ in events:
             pass
-    content = [_content(block, block.text) for block in answer.blocks]
-    return {**_head(generation), "content": content, **_end(answer, stops), "usage": _usage(generation)}
+    content = [_content_block(block, block.text) for block in answer.blocks]
+    return {**_head_fields(generation), "content": content, **_stop_fields(answer, stops), "usage": _usage(generation)}
 
 
 async def _events(
     state: AppState, generation: GenerationRequest, answer: AnswerBlocks, stops: Sequence[str]
 ) -> AsyncGenerator[dict[str, Any]]:
-    """Run the generation and yield its events; message_start comes with the first token."""
+    """Run the generation and yield its events; message_start is sent after the first step."""
     async with aclosing(answer.run(state, generation)) as events:
         async for event in events:
             if event:
                 for fields in _stream_events(event):
                     yield {"index": event.block.number, **fields}
             else:
-                start = {**_head(generation), "content": [], "stop_reason": None, "stop_sequence": None}
+                start = {**_head_fields(generation), "content": [], "stop_reason": None, "stop_sequence": None}
                 usage = _usage(generation) | {"output_tokens": 0}
                 yield {"type": "message_start", "message": {**start, "usage": usage}}
-    yield {"type": "message_delta", "delta": _end(answer, stops), "usage": _usage(generation)}
+    yield {"type": "message_delta", "delta": _stop_fields(answer, stops), "usage": _usage(generation)}
     yield {"type": "message_stop"}
 
 
-def _head(generation: GenerationRequest) -> dict[str, Any]:
+def _head_fields(generation: GenerationRequest) -> dict[str, Any]:
     identity = f"msg_{uuid.uuid4().hex[:24]}"
     return {"id": identity, "type": "message", "role": "assistant", "model": generation.loaded.files.id}
 
 
 def _stream_events(event: BlockEvent) -> Iterator[dict[str, Any]]:
     """Convert a block event to stream events, without the index of the block."""
-    match event.what, event.block.kind:
+    match event.action, event.block.kind:
         case "begin", _:
-            yield {"type": "content_block_start", "content_block": _content(event.block, "")}
+            yield {"type": "content_block_start", "content_block": _content_block(event.block, "")}
         case "more", "thoughts":
             yield {"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": event.text}}
         case "more", "text":
@@ -229,7 +230,7 @@ def _stream_events(event: BlockEvent) -> Iterator[dict[str, Any]]:
             yield {"type": "content_block_stop"}
 
 
-def _content(block: AnswerBlock, text: str) -> dict[str, Any]:
+def _content_block(block: AnswerBlock, text: str) -> dict[str, Any]:
     """Return the content block of an `AnswerBlock`, with `text` as its content."""
     match block.kind:
         case "thoughts":
@@ -240,14 +241,14 @@ def _content(block: AnswerBlock, text: str) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    """Return arguments as an object; if it is not a JSON object, put the text under INVALID_JSON."""
+    """Return the arguments of a call; if `text` is not a JSON object, put it under `INVALID_JSON_KEY`."""
     try:
         return dict(msgspec.json.decode(text or "{}", type=dict[str, Any]))
     except (msgspec.DecodeError, RecursionError):
-        return {INVALID: text}
+        return {INVALID_JSON_KEY: text}
 
 
-def _end(answer: AnswerBlocks, stops: Sequence[str]) -> dict[str, Any]:
+def _stop_fields(answer: AnswerBlocks, stops: Sequence[str]) -> dict[str, Any]:
     choice = answer.choice
     stop = choice.stop_string if choice.stop_string in stops else None
     calls = any(block.kind == "call" for block in answer.blocks)
@@ -256,7 +257,7 @@ def _end(answer: AnswerBlocks, stops: Sequence[str]) -> dict[str, Any]:
 
 
 def _usage(generation: GenerationRequest) -> dict[str, Any]:
-    """Return the token counts; cached prompt tokens are counted separately."""
+    """Return the token counts; `input_tokens` excludes the cached prompt tokens."""
     (request,) = generation.requests
     cached = cached_tokens(request)
     return {

@@ -1,4 +1,4 @@
-"""State shared by the handlers: engines, metrics, and the grammars of the loaded pairs."""
+"""State that HTTP handlers share: engines, metrics, and a grammar compiler and infill planner of each loaded pair."""
 
 import asyncio
 import re
@@ -19,14 +19,14 @@ from localdflash.server.engines import Engines
 from localdflash.server.tcp import TcpPort
 from localdflash.text.grammar import Grammars
 
-ANY_MODEL = "localdflash"  # whatever is loaded
-# Names of Anthropic's models, which Claude Code requests, mean whatever is loaded, too.
+ANY_MODEL = "localdflash"  # model name that stands for the loaded model
+# Names of Anthropic's models, which Claude Code requests, stand for the loaded model too.
 ANTHROPIC_MODEL = re.compile(r"claude-.*|(haiku|sonnet|opus|opusplan)(\[1m\])?")
 
 
 @dataclass
 class AppState:
-    """State of one app."""
+    """State of an HTTP app. `newest` holds the newest `GenerationRequest` of each document id."""
 
     engines: Engines
     metrics: Metrics
@@ -34,12 +34,12 @@ class AppState:
     stop: Callable[[], None] | None = None
     listen: Callable[[TcpPort], AsyncGenerator[str]] | None = None
     began: float = field(default_factory=time.monotonic, init=False)
-    newest: WeakValueDictionary[str, object] = field(default_factory=WeakValueDictionary, init=False)  # see `pieces`
+    newest: WeakValueDictionary[str, object] = field(default_factory=WeakValueDictionary, init=False)
     _grammars: WeakKeyDictionary[LoadedPair, Grammars] = field(default_factory=WeakKeyDictionary, init=False)
-    _fillers: WeakKeyDictionary[LoadedPair, InfillPlanner] = field(default_factory=WeakKeyDictionary, init=False)
+    _planners: WeakKeyDictionary[LoadedPair, InfillPlanner] = field(default_factory=WeakKeyDictionary, init=False)
 
     async def ready(self, role: PairRole, model: str | None = None) -> LoadedPair:
-        """Return the pair called `model`, else of the role; load it if necessary. ApiError if that fails."""
+        """Return the pair `model`, else the role's; load it if necessary. ApiError for a failure or unknown name."""
         model = None if model in ("", ANY_MODEL) else model
         try:
             loaded = await self.engines.ready(role, model or "")
@@ -58,25 +58,25 @@ class AppState:
         return loaded
 
     def grammars(self, loaded: LoadedPair) -> Grammars:
-        """Return the grammar compiler of this pair; it is cached, because it prepares the vocabulary."""
+        """Return the grammar compiler of this pair; it is cached, because preparing the vocabulary is slow."""
         if loaded not in self._grammars:
             self._grammars[loaded] = Grammars(loaded.tokenizer, loaded.vocab_size)
         return self._grammars[loaded]
 
-    def filler(self, loaded: LoadedPair) -> InfillPlanner:
-        """Return the planner of this pair's completions, which caches encoded lines; ModelError if it cannot infill."""
-        if loaded not in self._fillers:
-            self._fillers[loaded] = InfillPlanner(loaded)
-        return self._fillers[loaded]
+    def infill_planner(self, loaded: LoadedPair) -> InfillPlanner:
+        """Return the cached infill planner of this pair; ModelError if the target was not trained for infilling."""
+        if loaded not in self._planners:
+            self._planners[loaded] = InfillPlanner(loaded)
+        return self._planners[loaded]
 
 
 def _unknown_model(model: str, loaded: LoadedPair) -> ApiError:
-    there = loaded.files.id
+    loaded_id = loaded.files.id
     pairs = load_registry().pairs
     if model in pairs:
-        message = f"model {model!r} is not loaded, {there!r} is: `localdflash serve --pair {model}` loads it"
+        message = f"model {model!r} is not loaded, {loaded_id!r} is: `localdflash serve --pair {model}` loads it"
     else:
         name = " ".join(model.split())[:100]
-        hint = did_you_mean(name, [*pairs, there, ANY_MODEL])
-        message = f"no model {name!r}{hint or '.'} {there!r} is loaded, and {ANY_MODEL!r} means whatever is"
+        hint = did_you_mean(name, [*pairs, loaded_id, ANY_MODEL])
+        message = f"no model {name!r}{hint or '.'} {loaded_id!r} is loaded; {ANY_MODEL!r} stands for it"
     return ApiError(404, message, param="model", code="model_not_found")

@@ -39,21 +39,21 @@ from localdflash.text.tool_grammar import call_constraint
 from localdflash.text.tools_in_words import describe_in_words
 from localdflash.text.user_text import PromptStretch
 
-TEMPERATURE = 1.0  # default if neither the request nor the model sets it, as OpenAI documents
-ROLES: Mapping[str, Role] = {**{role: role for role in get_args(Role)}, "developer": "system"}
+DEFAULT_TEMPERATURE = 1.0  # of chats and raw prompts, as OpenAI documents; chats prefer the model's recommendation
+TEMPLATE_ROLES: Mapping[str, Role] = {**{role: role for role in get_args(Role)}, "developer": "system"}  # by API role
 
 
 @dataclass(frozen=True)
 class ToolOptions:
-    """Tools that an answer may call, or must call."""
+    """Tools of a request, and rules for the calls of an answer."""
 
     described: Sequence[Mapping[str, Any]] = ()  # tools as the chat template reads them
-    schemas: Schemas = field(default_factory=dict)  # of the tools that the answer may call
+    schemas: Schemas = field(default_factory=dict)  # argument schemas of the tools that the answer may call
     must: bool = False  # the answer must be a call
-    several: bool = True  # whether text or further calls may follow the first call
+    allows_more: bool = True  # whether text or further calls may follow the first call
 
     def reader(self, tokenizer: Tokenizer) -> CallReader | None:
-        """Return a parser of the calls in the text of one choice, or None without tools."""
+        """Return a parser of the tool calls in the text of one choice, or None if no tool may be called."""
         return call_reader(tokenizer, self.schemas) if self.schemas else None
 
     def stops(self, tokenizer: Tokenizer) -> tuple[str, ...]:
@@ -61,8 +61,8 @@ class ToolOptions:
         reader = self.reader(tokenizer)
         if not reader:
             return ()
-        made_up = ("<tool_response>",) if syntax_of(tokenizer) == "words" else ()
-        return (reader.closing, *made_up) if reader.closing and not self.several else made_up
+        invented = ("<tool_response>",) if syntax_of(tokenizer) == "words" else ()
+        return (reader.closing, *invented) if reader.closing and not self.allows_more else invented
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class AnswerPrompt:
 
     loaded: LoadedPair
     stretches: Sequence[PromptStretch]
-    start: AnswerStart  # prompt text at the start of the answer
+    start: AnswerStart  # prompt text after `stretches`, and the decoder of the answer
 
     @property
     def text(self) -> str:
@@ -85,7 +85,7 @@ class AnswerPrompt:
         return ids + encode_answer(tokenizer, self.start.prompt, enough - len(ids))
 
     def prepare(self, max_tokens: int, params: SamplingParams) -> GenerationRequest:
-        """Tokenize the prompt and return a generation with one choice."""
+        """Tokenize the prompt, at most `COUNTED_CONTEXTS` contexts; return a generation with one choice."""
         ids = self.encode(COUNTED_CONTEXTS * self.loaded.context)
         request = Request(ids, max_tokens, params, self.loaded.tokenizer.ends)
         return GenerationRequest(self.loaded, [request], make_decoder=self.start.make_decoder)
@@ -95,31 +95,31 @@ def render_chat(
     loaded: LoadedPair,
     messages: Sequence[TemplateMessage],
     *,
-    variables: Mapping[str, str | bool] | None = None,
-    goes_on: bool = False,
+    variables: Mapping[str, str | bool] | None = None,  # template variables that the request sets
+    continues_last: bool = False,  # the answer continues the last message
     tools: Sequence[Mapping[str, Any]] = (),
-    first_part: FirstPart = "",
+    first_part: FirstPart = "",  # "text" or "call": the answer has no thoughts
 ) -> AnswerPrompt:
-    """Return the prompt; `goes_on` continues the last message. A `first_part` skips thoughts: see `start_answer`."""
+    """Render the prompt of an answer with the model's chat template; ModelError if the model has none."""
     tokenizer = loaded.tokenizer
     if not (template := tokenizer.chat_template()):
         raise ModelError(f"{loaded.files.target}: the model has no chat template; use it for completions only")
     messages = _with_one_system(messages)
-    history, begun = (messages[:-1], messages[-1].content) if goes_on else (messages, "")
-    known = {**tokenizer.template_tokens(), **template_switches(template, variables)}
+    history, begun = (messages[:-1], messages[-1].content) if continues_last else (messages, "")
+    variables = {**tokenizer.template_tokens(), **template_switches(template, variables)}
     if syntax_of(tokenizer) == "words":
         history, tools = describe_in_words(history, tools), ()
-    stretches = _rendered(template, history, known, tools)
+    stretches = _render_messages(template, history, variables, tools)
     return AnswerPrompt(loaded, stretches, start_answer(tokenizer, stretches, begun, first_part=first_part))
 
 
-def _rendered(
+def _render_messages(
     template: str,
     messages: Sequence[TemplateMessage],
     variables: Mapping[str, str | bool],
     tools: Sequence[Mapping[str, Any]],
 ) -> list[PromptStretch]:
-    """Render the prompt. If the template rejects or drops a later system message, reminders replace all of these."""
+    """Render the prompt. If the template rejects or drops a later system message, render all of them as user text."""
     late = [one.content.strip() for one in messages[1:] if one.role == "system"]
     if not late:
         return render(template, messages, variables=variables, tools=tools)
@@ -133,15 +133,15 @@ def _rendered(
 
 def _with_one_system(messages: Sequence[TemplateMessage]) -> Sequence[TemplateMessage]:
     """Join the leading system messages, because templates accept only one."""
-    first = next((at for at, one in enumerate(messages) if one.role != "system"), len(messages))
-    if first < 2:
+    count = next((at for at, one in enumerate(messages) if one.role != "system"), len(messages))
+    if count < 2:
         return messages
-    system = "\n\n".join(filter(None, (one.content for one in messages[:first])))
-    return [TemplateMessage("system", system), *messages[first:]]
+    system = "\n\n".join(filter(None, (one.content for one in messages[:count])))
+    return [TemplateMessage("system", system), *messages[count:]]
 
 
 def _with_reminders(messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:
-    """Return the messages; system messages after the first become text of adjacent user messages."""
+    """Turn system messages after the first message into user text, and join consecutive user messages."""
     reminded = [*messages[:1]]
     for message in messages[1:]:
         content = message.content
@@ -155,7 +155,7 @@ def _with_reminders(messages: Sequence[TemplateMessage]) -> list[TemplateMessage
 
 
 def prompt_of(loaded: LoadedPair, body: ChatRequest, *, first_part: FirstPart = "") -> AnswerPrompt:
-    """Return the prompt of a chat request; ApiError names an invalid field."""
+    """Render the prompt of a chat request; ApiError names an invalid field. `first_part`: see `start_answer`."""
     messages = messages_of(body.messages)
     if body.continue_final_message and messages[-1].role != "assistant":
         raise bad("continue_final_message", "the last message is not from the assistant")
@@ -164,42 +164,42 @@ def prompt_of(loaded: LoadedPair, body: ChatRequest, *, first_part: FirstPart = 
             effort: dict[str, str | bool] = {}
         case "none":
             effort = {"enable_thinking": False}
-        case known:
-            effort = {"reasoning_effort": {"minimal": "low", "xhigh": "high", "max": "high"}.get(known, known)}
+        case level:  # templates know low, medium and high
+            effort = {"reasoning_effort": {"minimal": "low", "xhigh": "high", "max": "high"}.get(level, level)}
     return render_chat(
         loaded,
         messages,
         variables=effort | (body.chat_template_kwargs or {}),
-        goes_on=bool(body.continue_final_message),
+        continues_last=bool(body.continue_final_message),
         tools=tools_of(body).described,
         first_part=first_part,
     )
 
 
 async def prepare_chat(state: AppState, body: ChatRequest) -> tuple[GenerationRequest, Callable[[], AnswerParts]]:
-    """Return the generation of a chat request, and a factory of `AnswerParts`, one for each choice."""
+    """Return the generation of a chat request, and a function that makes the `AnswerParts` of one choice."""
     loaded = await state.ready("chat", body.model)
     tools = tools_of(body)
-    generation = await asyncio.to_thread(_generation, loaded, body, tools, state.grammars(loaded))
+    generation = await asyncio.to_thread(_prepare, loaded, body, tools, state.grammars(loaded))
     begun = messages_of(body.messages)[-1].content if body.continue_final_message else ""
-    thinking = split(begun)[2]
+    _, _, thinking = split(begun)
     return generation, lambda: AnswerParts(
         None if body.reasoning_format == "none" else ThoughtSplit(thinking=thinking, begun=bool(begun)),
         tools.reader(loaded.tokenizer),
     )
 
 
-def _generation(loaded: LoadedPair, body: ChatRequest, tools: ToolOptions, grammars: Grammars) -> GenerationRequest:
+def _prepare(loaded: LoadedPair, body: ChatRequest, tools: ToolOptions, grammars: Grammars) -> GenerationRequest:
     if body.top_logprobs is not None and not body.logprobs:
         raise bad("top_logprobs", "requires logprobs: true")
     limit = limit_of(body.max_completion_tokens, body.max_tokens, body.n_predict, default=NO_LIMIT)
     calls = call_constraint(loaded.tokenizer, grammars, tools.schemas, required=tools.must) if tools.schemas else None
-    formats = constraint_of(body, grammars, *_formats(body, grammars))
+    formats = constraint_of(body, grammars, *_format_constraints(body, grammars))
     if tools.schemas and formats:
         raise bad("tools", "cannot be combined with response_format, json_schema or grammar")
     prompt = prompt_of(loaded, body, first_part="call" if tools.must else "text" if formats else "")
     generation = replace(
-        prompt.prepare(limit, params_of(body, TEMPERATURE, loaded.sampling)),
+        prompt.prepare(limit, params_of(body, DEFAULT_TEMPERATURE, loaded.sampling)),
         stops=tools.stops(loaded.tokenizer),
         ending=Repetition if body.end_repeats else None,
     )
@@ -215,17 +215,17 @@ def messages_of(given: Sequence[ChatMessage]) -> list[TemplateMessage]:
     messages = []
     names: dict[str, str] = {}  # tool names by call id
     for number, message in enumerate(given):
-        place = f"messages[{number}]"
-        if message.role not in ROLES:
-            raise bad(f"{place}.role", f"unknown; one of {', '.join(ROLES)}")
-        role = ROLES[message.role]
-        answers = role == "assistant"
-        calls = tuple(map(_called, message.tool_calls or ())) if answers else ()
+        param = f"messages[{number}]"
+        if message.role not in TEMPLATE_ROLES:
+            raise bad(f"{param}.role", f"unknown (expected one of {', '.join(TEMPLATE_ROLES)})")
+        role = TEMPLATE_ROLES[message.role]
+        is_answer = role == "assistant"
+        calls = tuple(map(_convert_call, message.tool_calls or ())) if is_answer else ()
         names |= {call.id: call.name for call in calls}
         if message.content is UNSET and not calls:
-            raise bad(f"{place}.content", "missing")
-        content = text_of(message.content or None, f"{place}.content")
-        thoughts = (message.reasoning_content or "") if answers else ""
+            raise bad(f"{param}.content", "missing")
+        content = text_of(message.content or None, f"{param}.content")
+        thoughts = (message.reasoning_content or "") if is_answer else ""
         call_id = (message.tool_call_id or "") if role == "tool" else ""
         messages.append(TemplateMessage(role, joined(thoughts, content), calls, call_id, names.get(call_id, "")))
     return messages
@@ -248,19 +248,19 @@ def tools_of(body: ChatRequest) -> ToolOptions:
         case choice:
             allowed, must = list(schemas), choice == "required"
     if missing := [name for name in allowed if name not in schemas]:
-        raise bad("tool_choice", f"no tool {missing[0]!r} among the tools")
+        raise bad("tool_choice", f"{missing[0]!r} is not among the tools")
     if not allowed:
         raise bad("tool_choice", "no function among the allowed tools")
     return ToolOptions(
         msgspec.to_builtins(body.tools),
         {name: schemas[name] for name in allowed},
         must=must,
-        several=body.parallel_tool_calls is not False and not must,
+        allows_more=body.parallel_tool_calls is not False and not must,
     )
 
 
-def _formats(body: ChatRequest, grammars: Grammars) -> list[tuple[str, MakeConstraint]]:
-    """Return the name and the maker of the constraint that `response_format` sets, if any."""
+def _format_constraints(body: ChatRequest, grammars: Grammars) -> list[tuple[str, MakeConstraint]]:
+    """Return the field name and the maker of the constraint that `response_format` sets, or an empty list."""
     given = body.response_format
     if given is None or given.type == "text":
         return []
@@ -272,8 +272,8 @@ def _formats(body: ChatRequest, grammars: Grammars) -> list[tuple[str, MakeConst
     return [("response_format", grammars.json_object)]
 
 
-def _called(call: ToolCall) -> CalledTool:
-    """Convert a call; arguments that are a JSON object are parsed, because templates format them themselves."""
+def _convert_call(call: ToolCall) -> CalledTool:
+    """Convert a tool call; parse arguments that are a JSON object, because templates format the object themselves."""
     try:
         arguments: object = msgspec.json.decode(call.function.arguments or "{}", type=dict)
     except (msgspec.DecodeError, RecursionError):
@@ -281,18 +281,18 @@ def _called(call: ToolCall) -> CalledTool:
     return CalledTool(call.id, call.function.name, arguments)
 
 
-def text_of(content: str | Sequence[TextPart] | None, place: str) -> str:
-    """Return the content of a message as one text."""
+def text_of(content: str | Sequence[TextPart] | None, param: str) -> str:
+    """Join the text parts of a message; ApiError for a part that is not text."""
     if content is None or isinstance(content, str):
         return content or ""
     for number, part in enumerate(content):
         if part.text is None or not part.type.endswith("text"):
-            raise bad(f"{place}[{number}]", "expected text (images, files and audio are not supported)")
+            raise bad(f"{param}[{number}]", "expected text (images, files and audio are not supported)")
     return "".join(part.text or "" for part in content)
 
 
-def _check_schema(place: str, schema: Mapping[str, Any]) -> None:
+def _check_schema(param: str, schema: Mapping[str, Any]) -> None:
     """Raise ApiError if a part of a tool's schema has the wrong type; the grammar checks the rest."""
     for name, kind, noun in (("properties", dict, "object"), ("$defs", dict, "object"), ("required", list, "array")):
         if not isinstance(schema.get(name, kind()), kind):
-            raise bad(place, f"invalid {name} in the schema (expected an {noun})")
+            raise bad(param, f"invalid {name} in the schema (expected an {noun})")

@@ -1,4 +1,4 @@
-"""POST /complete: completions at an editor's cursor. `code/fim` decides the prompt and the end of the text."""
+"""POST /complete: completions at an editor's cursor. `code/fim` assembles the prompt and ends the text."""
 
 import asyncio
 import math
@@ -16,31 +16,31 @@ from localdflash.code.fim.infill_plan import InfillPlan, InfillPlanner
 from localdflash.code.fim.prompt import Gap
 from localdflash.engine.sampling import SampledToken
 from localdflash.server.api.api_state import AppState
-from localdflash.server.api.completion_request import MIDDLE_TEMPERATURE, prepare_infill
+from localdflash.server.api.completion_request import INFILL_TEMPERATURE, prepare_infill
 from localdflash.server.api.generation import Choice, GenerationRequest, params_of, pieces, timings
 from localdflash.server.api.http_responses import EventStream, json_of
 from localdflash.server.api.schemas import CompleteRequest
 from localdflash.text.syntax import language_of
 
 Event = dict[str, Any]
-CONFIDENCE_TOKENS = 2  # tokens of an answer: those tell whether it will be accepted, all of them do not
+CONFIDENCE_TOKENS = 2  # the first tokens' probabilities predict whether an editor's user accepts an answer; all do not
 
 
 async def complete(http: HttpRequest, state: AppState, body: CompleteRequest) -> Response:
-    """Answer with the text at a cursor, up to the end of the line, statement or block."""
+    """Serve POST /complete: text at the cursor, up to the end of the line, statement or block."""
     loaded = await state.ready("completion", body.model)
-    filling = await asyncio.to_thread(fill, state.filler(loaded), body)
+    plan = await asyncio.to_thread(plan_infill, state.infill_planner(loaded), body)
     if await http.is_disconnected():
-        raise ClientDisconnect  # its answer would cancel the newer request of its document
-    generation = replace(prepare_infill(loaded, filling), document=body.document or None)
-    explained = {"model": loaded.files.id, **(filling.prompt.explained() if body.explain else {})}
+        raise ClientDisconnect  # starting now would cancel a newer request with the same document id
+    generation = replace(prepare_infill(loaded, plan), document=body.document or None)
+    explanation = {"model": loaded.files.id, **(plan.prompt.explained() if body.explain else {})}
     if body.stream:
-        return EventStream(_as_events(answers(state, generation, body.count), explained))
-    return await json_of(http, _whole(state, generation, body.count, explained))
+        return EventStream(_with_explanation(stream_answers(state, generation, body.count), explanation))
+    return await json_of(http, _whole(state, generation, body.count, explanation))
 
 
-def fill(filler: InfillPlanner, body: CompleteRequest) -> InfillPlan:
-    """Plan the completions of a request."""
+def plan_infill(planner: InfillPlanner, body: CompleteRequest) -> InfillPlan:
+    """Plan the completions of a request; see `InfillPlanner.plan` for errors."""
     gap = Gap(
         " ".join(body.path.split()),
         language_of(body.path, body.language),
@@ -51,13 +51,13 @@ def fill(filler: InfillPlanner, body: CompleteRequest) -> InfillPlan:
         body.closed,
     )
     others = [ContextPiece(one.kind, " ".join(one.name.split()), one.text, one.weight) for one in body.context]
-    return filler.plan(
+    return planner.plan(
         gap,
         others,
         body.copies,
         mode=body.mode,
         max_tokens=body.max_tokens,
-        params=params_of(body, MIDDLE_TEMPERATURE),
+        params=params_of(body, INFILL_TEMPERATURE),
         count=body.count if body.max_tokens else 1,
         min_probability=body.least_sure,
     )
@@ -65,15 +65,15 @@ def fill(filler: InfillPlanner, body: CompleteRequest) -> InfillPlan:
 
 @dataclass
 class _AnswerProgress:
-    """Progress of one answer: its index among the choices, and the probabilities of its tokens."""
+    """Progress of one answer: index among the sent answers, log-probability and number of its first tokens."""
 
     index: int = 0
     logprob: float = 0.0
     tokens: int = 0
-    parts: list[Event] = field(default_factory=list)  # that are not sent yet
+    unsent: list[Event] = field(default_factory=list)  # events with text
 
     def add(self, chosen: Sequence[SampledToken]) -> None:
-        """Record the probabilities of the first tokens of the text."""
+        """Record the probabilities of the first `CONFIDENCE_TOKENS` tokens."""
         first = chosen[: CONFIDENCE_TOKENS - self.tokens]
         self.logprob += sum(one.logprob for one in first)
         self.tokens += len(first)
@@ -84,21 +84,21 @@ class _AnswerProgress:
         return round(math.exp(self.logprob / self.tokens), 4) if self.tokens else None
 
 
-async def answers(state: AppState, generation: GenerationRequest, count: int) -> AsyncGenerator[Event]:
-    """Yield the events of up to `count` different answers; all but the first when they are complete."""
+async def stream_answers(state: AppState, generation: GenerationRequest, count: int) -> AsyncGenerator[Event]:
+    """Yield the events of up to `count` different answers; each answer after the first is sent once it is complete."""
     progress, ends, texts = _AnswerProgress(), list[Event](), list[str]()
     async with aclosing(pieces(state, generation)) as source:
         async for piece in source:
             progress.add(piece.chosen)
             if piece.text:
-                part = {"index": progress.index, "text": piece.text, "confidence": progress.confidence}
-                progress.parts.append({**part, "tokens": piece.choice.request.stats.tokens})
+                event = {"index": progress.index, "text": piece.text, "confidence": progress.confidence}
+                progress.unsent.append({**event, "tokens": piece.choice.request.stats.tokens})
             ended = bool(piece.choice.finish) and not piece.text
             differs = not ended or piece.choice.text not in texts
             if (not texts or ended) and differs:
-                for part in progress.parts:
-                    yield part
-                progress.parts.clear()
+                for event in progress.unsent:
+                    yield event
+                progress.unsent.clear()
             if not ended:
                 continue
             last = piece.choice.index == len(generation.requests) - 1 or piece.choice.finish == "cancelled"
@@ -106,16 +106,16 @@ async def answers(state: AppState, generation: GenerationRequest, count: int) ->
             stop = last or len(texts) + differs == count
             if differs:
                 texts.append(piece.choice.text)
-                ends.append({**_end(piece.choice, progress), "stop": stop})
+                ends.append({**_end_event(piece.choice, progress), "stop": stop})
                 yield ends[-1]
-            elif stop:
+            elif stop:  # a repeated answer is not sent: report the end of the first answer again
                 yield {name: ends[0][name] for name in ("index", "text", "tokens", "confidence")} | {"stop": True}
             if stop:
                 return
             progress = _AnswerProgress(len(texts))
 
 
-def _end(choice: Choice, progress: _AnswerProgress) -> Event:
+def _end_event(choice: Choice, progress: _AnswerProgress) -> Event:
     stats, stopped = choice.request.stats, choice.ending.reason if choice.ending else ""
     return {
         "index": progress.index,
@@ -128,20 +128,21 @@ def _end(choice: Choice, progress: _AnswerProgress) -> Event:
     }
 
 
-async def _as_events(answers: AsyncGenerator[Event], explained: Event) -> AsyncGenerator[Event]:
-    async with aclosing(answers) as source:
-        async for one in source:
-            yield {**one, **explained} if "finish" in one else one
+async def _with_explanation(events: AsyncGenerator[Event], explanation: Event) -> AsyncGenerator[Event]:
+    """Yield the events; add the explanation to the last event of each answer."""
+    async with aclosing(events) as source:
+        async for event in source:
+            yield {**event, **explanation} if "finish" in event else event
 
 
-async def _whole(state: AppState, generation: GenerationRequest, count: int, explained: Event) -> Event:
-    """Return the complete answers."""
+async def _whole(state: AppState, generation: GenerationRequest, count: int, explanation: Event) -> Event:
+    """Return all answers as one JSON object."""
     choices, text = list[Event](), ""
-    async with aclosing(answers(state, generation, count)) as source:
-        async for one in source:
-            text += one["text"]
-            if "finish" in one:
-                choices.append({**{k: one[k] for k in ("finish", "confidence", "tokens")}, "text": text})
+    async with aclosing(stream_answers(state, generation, count)) as source:
+        async for event in source:
+            text += event["text"]
+            if "finish" in event:
+                choices.append({**{name: event[name] for name in ("finish", "confidence", "tokens")}, "text": text})
                 text = ""
     ran = [request for request in generation.requests if request.finish_reason]
-    return {"choices": choices, "timings": timings(ran), **explained}
+    return {"choices": choices, "timings": timings(ran), **explanation}

@@ -1,4 +1,4 @@
-"""Completion requests: a prompt to continue, or a gap, also where the client wrote the FIM markers, as Zed does."""
+"""Completion requests: a prompt to continue, or a gap to infill. Clients such as Zed write FIM markers themselves."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -8,7 +8,7 @@ from localdflash.code.fim.infill_plan import InfillPlan
 from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.server.api.chat_request import TEMPERATURE
+from localdflash.server.api.chat_request import DEFAULT_TEMPERATURE
 from localdflash.server.api.generation import COUNTED_CONTEXTS, GenerationRequest, params_of
 from localdflash.server.api.http_responses import bad
 from localdflash.server.api.schemas import SamplingFields
@@ -16,29 +16,29 @@ from localdflash.text.chat_template import encode_parts
 from localdflash.text.fim_formats import build, split, stop_ids
 
 PromptField = str | Sequence[int]
-MIDDLE_TEMPERATURE = 0.0  # what an editor inserts is what is likeliest
+INFILL_TEMPERATURE = 0.0  # default of infills: greedy
 
 
 def prepare_prompt(
     loaded: LoadedPair, prompt: PromptField, suffix: str | None, limit: int, body: SamplingFields
 ) -> GenerationRequest:
-    """Return the request that continues a prompt, or fills the middle before `suffix`."""
-    around = None
+    """Prepare the continuation of a prompt; with `suffix`, or FIM markers in the prompt, prepare an infill."""
+    sides = None  # text before and after the gap
     if suffix is not None:
         if not isinstance(prompt, str):
-            raise bad("suffix", "needs a prompt that is text")
-        around = prompt, suffix
+            raise bad("suffix", "requires a prompt that is text")
+        sides = prompt, suffix
     elif isinstance(prompt, str):
-        with suppress(ModelError):  # a model that cannot fill in
+        with suppress(ModelError):  # the model was not trained for infilling
             loaded.fim_format()
-            around = split(prompt)
-    if around is None:
-        return prepare_text(loaded, prompt, limit, params_of(body, TEMPERATURE))
-    return prepare_middle(loaded, *around, limit, params_of(body, MIDDLE_TEMPERATURE))
+            sides = split(prompt)
+    if sides is None:
+        return prepare_text(loaded, prompt, limit, params_of(body, DEFAULT_TEMPERATURE))
+    return prepare_middle(loaded, *sides, limit, params_of(body, INFILL_TEMPERATURE))
 
 
 def prompts_of(prompt: str | list[str | int | list[int]]) -> list[PromptField]:
-    """Return the prompts of a request, each as text or ids."""
+    """Return the prompts of a request, each as text or token ids; ApiError for a mixed list."""
     if isinstance(prompt, str):
         return [prompt]
     if len(ids := [part for part in prompt if isinstance(part, int)]) == len(prompt):
@@ -52,7 +52,7 @@ def prompts_of(prompt: str | list[str | int | list[int]]) -> list[PromptField]:
 def prepare_middle(
     loaded: LoadedPair, prefix: str, suffix: str, max_tokens: int, params: SamplingParams
 ) -> GenerationRequest:
-    """Return the request of the text between prefix and suffix, whose lines end as in training: with a line feed."""
+    """Prepare an infill between prefix and suffix; ModelError if the model cannot. CRLF becomes LF, as in training."""
     form, tokenizer = loaded.fim_format(), loaded.tokenizer
     enough = COUNTED_CONTEXTS * loaded.context
     ids = build(form, tokenizer, prefix.replace("\r\n", "\n"), suffix.replace("\r\n", "\n"), enough)
@@ -62,7 +62,7 @@ def prepare_middle(
 
 
 def prepare_text(loaded: LoadedPair, prompt: PromptField, max_tokens: int, params: SamplingParams) -> GenerationRequest:
-    """Return the request that continues a prompt, in which text may spell markers; UsageError for an invalid prompt."""
+    """Prepare the continuation of a prompt, whose text may contain special tokens; UsageError if it is invalid."""
     tokenizer = loaded.tokenizer
     if isinstance(prompt, str):
         ids = encode_parts(tokenizer, tokenizer.split_markers(prompt), enough=COUNTED_CONTEXTS * loaded.context)
@@ -71,13 +71,13 @@ def prepare_text(loaded: LoadedPair, prompt: PromptField, max_tokens: int, param
             ids.insert(0, bos)
     else:
         ids = list(prompt)
-        if strange := [token for token in ids if not 0 <= token < tokenizer.vocab_size]:
-            raise UsageError(f"prompt: {strange[0]} is no token of this model, which has {tokenizer.vocab_size}")
+        if invalid := [token for token in ids if not 0 <= token < tokenizer.vocab_size]:
+            raise UsageError(f"prompt: invalid token id {invalid[0]} (expected 0 to {tokenizer.vocab_size - 1})")
     if not ids:
-        raise UsageError("prompt: it is empty, there is nothing to go on from")
+        raise UsageError("prompt: empty (expected at least one token)")
     return GenerationRequest(loaded, [Request(ids, max_tokens, params, tokenizer.ends)], urgent=True)
 
 
 def prepare_infill(loaded: LoadedPair, plan: InfillPlan) -> GenerationRequest:
-    """Return the requests of a plan."""
+    """Convert an infill plan to a generation."""
     return GenerationRequest(loaded, plan.requests, plan.stops, plan.prompt.truncated, urgent=True, ending=plan.ending)

@@ -16,7 +16,7 @@ BlockKind = Literal["thoughts", "text", "call"]
 
 @dataclass(frozen=True, slots=True)
 class PartsDelta:
-    """Thoughts, answer text and call additions from a piece of text; all may be empty."""
+    """Thoughts, answer text and additions to tool calls that a piece of text holds; all may be empty."""
 
     thoughts: str = ""
     text: str = ""
@@ -30,7 +30,7 @@ class AnswerParts:
         self._split, self._reader = split, calls
 
     def push(self, text: str) -> PartsDelta:
-        """Return the parts that a piece of text adds."""
+        """Return the thoughts, text and calls that a piece of text adds."""
         thoughts, rest = self._split.push(text) if self._split else ("", text)
         answer, calls = self._reader.push(rest) if self._reader else (rest, [])
         return PartsDelta(thoughts, answer, calls)
@@ -45,20 +45,20 @@ class AnswerParts:
 
 @dataclass
 class AnswerBlock:
-    """Part of an answer; the `text` of a call is the JSON of its arguments."""
+    """Part of an answer; the `text` of a tool call is its arguments in JSON."""
 
     kind: BlockKind
     number: int
     name: str = ""  # name of the called tool
-    text: str = ""  # so far
+    text: str = ""  # generated so far
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:24])
 
 
 @dataclass(frozen=True, slots=True)
 class BlockEvent:
-    """Change of a block: it begins, grows by `text`, or ends."""
+    """Change of a block: the block begins, grows by `text`, or ends."""
 
-    what: Literal["begin", "more", "end"]
+    action: Literal["begin", "more", "end"]
     block: AnswerBlock
     text: str = ""
 
@@ -70,7 +70,7 @@ class AnswerBlocks:
 
     def __init__(self, parts: AnswerParts) -> None:
         self.blocks: list[AnswerBlock] = []
-        self._parts, self._calls = parts, 0
+        self._parts, self._calls = parts, 0  # splitter; number of tool calls so far
         self._open: AnswerBlock | None = None
 
     async def run(self, state: AppState, generation: GenerationRequest) -> AsyncGenerator[BlockEvent | None]:
@@ -89,7 +89,7 @@ class AnswerBlocks:
             yield event
 
     def push(self, delta: PartsDelta) -> Iterator[BlockEvent]:
-        """Yield the events of the next parts: arguments of the open call, then text, then new calls."""
+        """Yield the events of `delta`: further arguments of the open call, then thoughts, text and new calls."""
         known = self._calls
         for call in (one for one in delta.calls if one.index < known):
             yield from self._more(call.arguments)

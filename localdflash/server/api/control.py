@@ -1,4 +1,4 @@
-"""Endpoints about the engine: models, props, health, metrics, ps, load and stop."""
+"""Endpoints that report on the daemon or control it: models, health, metrics, ps, load, stop and listen."""
 
 import asyncio
 import os
@@ -39,11 +39,11 @@ _OPTIONS = [name for name in LoadRequest.__struct_fields__ if name not in ("role
 
 
 async def health(http: HttpRequest, state: AppState) -> Response:
-    """Report whether requests can be answered."""
+    """Report whether a pair can answer requests; 503 while loading or after a failure."""
     engines = state.engines
     if engines.device_lost:
         return _unhealthy("the device is lost")
-    if any(worker.loaded for worker in engines.workers) or not engines.workers:  # then the next request loads one
+    if any(worker.loaded for worker in engines.workers) or not engines.workers:  # no worker: requests load a pair
         return json_response({"status": "ok"})
     if engines.error is not None:
         return _unhealthy("Loading failed: " + str(as_api_error(engines.error)))
@@ -52,26 +52,26 @@ async def health(http: HttpRequest, state: AppState) -> Response:
 
 
 def _unhealthy(message: str, **more: str) -> Response:
-    """Return an error in llama-server's shape, whose clients look for its words."""
+    """Return a 503 response as llama-server's, whose clients look for the message "Loading model"."""
     error = {"message": message, "type": "unavailable_error", "param": None, "code": 503}
     return json_response({"status": message.lower(), "error": error, **more}, 503)
 
 
 async def models(http: HttpRequest, state: AppState) -> Response:
-    """List the loaded models; clients use the first one."""
+    """List the loaded models; load the main role's pair first if necessary."""
     await state.ready(state.engines.main)
-    there = [_model(worker.loaded, worker.loaded_at) for worker in state.engines.workers if worker.loaded]
-    return json_response({"object": "list", "data": there})
+    loaded = [_describe_model(worker.loaded, worker.loaded_at) for worker in state.engines.workers if worker.loaded]
+    return json_response({"object": "list", "data": loaded})
 
 
 async def model(http: HttpRequest, state: AppState) -> Response:
-    """Describe a loaded model by name."""
+    """Describe the model that the path names; ApiError 404 if another one is loaded."""
     loaded = await state.ready(state.engines.main, http.path_params["model"])
     worker = state.engines.worker_of(loaded)
-    return json_response(_model(loaded, worker.loaded_at if worker else 0.0))
+    return json_response(_describe_model(loaded, worker.loaded_at if worker else 0.0))
 
 
-def _model(loaded: LoadedPair, since: float) -> dict[str, Any]:
+def _describe_model(loaded: LoadedPair, since: float) -> dict[str, Any]:
     return {
         "id": loaded.files.id,
         "object": "model",
@@ -88,7 +88,7 @@ def _model(loaded: LoadedPair, since: float) -> dict[str, Any]:
 
 
 def _has_drafter(loaded: LoadedPair) -> bool:
-    """Return whether a model drafts, besides lookup."""
+    """Return whether the pair has a drafter other than prompt lookup."""
     return any(name != LookupDrafter.name for name in loaded.drafters)
 
 
@@ -98,7 +98,7 @@ async def metrics(http: HttpRequest, state: AppState) -> Response:
 
 
 async def ps(http: HttpRequest, state: AppState) -> Response:
-    """Report the status of all pairs; the fields of the requested role's pair (default: the chat's) come first."""
+    """Report the status of all pairs; the fields of the pair of `?role=` (default: the main role) come first."""
     engines = state.engines
     role = http.query_params.get("role", engines.main)
     if role not in ROLES:
@@ -121,13 +121,13 @@ async def ps(http: HttpRequest, state: AppState) -> Response:
 
 
 def _worker_status(engines: Engines, worker: PairWorker) -> dict[str, Any]:
-    """Return the status of one pair."""
+    """Return the status of one worker and its pair; while the pair loads, `doing` describes the progress."""
     loaded, scheduler = worker.loaded, worker.scheduler
-    about: dict[str, Any] = _pair_status(loaded) if loaded else {"pair": worker.options.pair, "doing": worker.doing}
-    if PROGRAM in about.get("memory", ()):
-        about["memory"] = _with_prefixes(engines, worker, about["memory"])
+    status: dict[str, Any] = _pair_status(loaded) if loaded else {"pair": worker.options.pair, "doing": worker.doing}
+    if PROGRAM in status.get("memory", ()):
+        status["memory"] = _with_prefixes(engines, worker, status["memory"])
     return {
-        **about,
+        **status,
         "roles": engines.roles(worker),
         "options": {name: getattr(worker.options, name) for name in _OPTIONS},
         "since": round(worker.loaded_at, 3) if loaded else None,
@@ -136,15 +136,15 @@ def _worker_status(engines: Engines, worker: PairWorker) -> dict[str, Any]:
 
 
 def _with_prefixes(engines: Engines, worker: PairWorker, measured: Parts) -> Parts:
-    """Return the memory with the prefix cache as a part; take it and all other pairs out of the program's part."""
+    """Add the prefix cache as a part; subtract this part and all other pairs from the program's part."""
     held = worker.prefix_bytes
-    beside = sum(one.prefix_bytes + _process_bytes(one) for one in engines.workers if one is not worker)
-    program = {PROGRAM: max(measured[PROGRAM] - held - beside, 0)}
+    others = sum(one.prefix_bytes + _process_bytes(one) for one in engines.workers if one is not worker)
+    program = {PROGRAM: max(measured[PROGRAM] - held - others, 0)}
     return {**measured, **program, **({PREFIXES: held} if worker.scheduler else {})}
 
 
 def _process_bytes(worker: PairWorker) -> int:
-    """Return the bytes of a pair in this process's memory, without the program."""
+    """Return the bytes that a pair occupies in this process, without the program's part."""
     if not worker.loaded:
         return 0
     measured = worker.loaded.memory()
@@ -170,7 +170,7 @@ def _pair_status(loaded: LoadedPair) -> dict[str, Any]:
 
 
 async def load(http: HttpRequest, state: AppState, body: LoadRequest) -> Response:
-    """Load another pair for one role or all; if the client leaves while waiting, change nothing."""
+    """Load a pair for one role or all; if the client disconnects while running answers delay it, change nothing."""
     try:  # check the name before unloading any pair
         await asyncio.to_thread(lambda: load_registry().resolve(body.pair))
     except LocaldflashError as error:
@@ -181,7 +181,7 @@ async def load(http: HttpRequest, state: AppState, body: LoadRequest) -> Respons
 
 
 async def stop(http: HttpRequest, state: AppState) -> Response:
-    """Stop the daemon."""
+    """Serve POST /stop: stop the daemon."""
     if state.stop is None:
         raise ApiError(404, "this server cannot be stopped over HTTP", code="not_found")
     state.stop()
@@ -189,15 +189,16 @@ async def stop(http: HttpRequest, state: AppState) -> Response:
 
 
 async def listen(http: HttpRequest, state: AppState, body: ListenRequest) -> Response:
-    """Open a port and report its address in the only event. UsageError if the port is taken."""
+    """Open a port and report its URL in the first event. The port closes when the client disconnects."""
     if state.listen is None:
-        raise ApiError(404, "this server opens no ports", code="not_found")
+        raise ApiError(404, "this server cannot open ports over HTTP", code="not_found")
     path = paths.key_file()
-    return EventStream(_events(state.listen(TcpPort(body.host, body.port, load_or_create_key(path), body.hosts, path))))
+    port = TcpPort(body.host, body.port, load_or_create_key(path), body.hosts, path)
+    return EventStream(_port_events(state.listen(port)))
 
 
-async def _events(port: AsyncGenerator[str]) -> AsyncGenerator[Any]:
-    async with aclosing(port) as addresses:
-        async for url in addresses:
+async def _port_events(urls: AsyncGenerator[str]) -> AsyncGenerator[Any]:
+    async with aclosing(urls) as source:
+        async for url in source:
             yield {"url": url}
     yield DONE

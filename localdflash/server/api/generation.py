@@ -1,4 +1,4 @@
-"""Generation of an answer: an HTTP API makes a `GenerationRequest` and formats the `pieces` of its choices."""
+"""Generation of answers: an HTTP API makes a `GenerationRequest` and formats the `pieces` of its choices."""
 
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -20,8 +20,8 @@ from localdflash.text.grammar import Grammars
 from localdflash.text.stream import Detokenizer, Ending, TextDecoder
 from localdflash.text.tokenizer import Tokenizer
 
-MakeConstraint = Callable[[], Constraint]
-NO_LIMIT = 2**31
+MakeConstraint = Callable[[], Constraint]  # each choice needs its own
+NO_LIMIT = 2**31  # tokens, more than any context holds
 COUNTED_CONTEXTS = 2  # tokenization of a prompt stops at this multiple of the context length
 OVERFLOW = "context_length_exceeded"  # error code of a prompt that does not fit
 
@@ -32,13 +32,13 @@ class GenerationRequest:
 
     loaded: LoadedPair
     requests: Sequence[Request]
-    stops: tuple[str, ...] = ()
+    stops: tuple[str, ...] = ()  # strings that end an answer and are cut off
     truncated: bool = False  # a part of the prompt did not fit and was left out
     urgent: bool = False  # a completion, which the scheduler prefers to chat answers
-    document: str | None = None  # id; a newer request with this id cancels the generation
-    seconds: float = 0.0  # time limit of each choice after its first step; 0: none
-    least_indent: int = 0  # the answer ends before a line, except the first, with less indentation
-    ending: Callable[[], Ending] | None = None  # makes the custom end condition of one choice
+    document: str | None = None  # document id; a newer request with this id cancels the generation
+    max_seconds: float = 0.0  # time limit of each choice after its first step; 0: none
+    min_indent: int = 0  # the answer ends before a line, except the first, with less indentation
+    ending: Callable[[], Ending] | None = None  # makes the `Ending` of one choice
     make_decoder: Callable[[Tokenizer], TextDecoder] = Detokenizer
 
     def new_decoder(self) -> TextDecoder:
@@ -49,7 +49,7 @@ class GenerationRequest:
 def params_of(
     body: SamplingFields, temperature: float, recommended: Mapping[str, float] | None = None
 ) -> SamplingParams:
-    """Read the sampling parameters. Defaults are those recommended for the model, and the endpoint's `temperature`."""
+    """Return the request's sampling parameters; defaults are the model's `recommended` ones, then `temperature`."""
     penalty = body.repetition_penalty if body.repetition_penalty is not None else body.repeat_penalty
     given = {name: getattr(body, name) for name in ("temperature", "top_k", "top_p", "min_p")}
     given = {name: value for name, value in {**given, "repetition_penalty": penalty}.items() if value is not None}
@@ -64,13 +64,13 @@ def params_of(
 
 
 def limit_of(*given: int | None, default: int) -> int:
-    """Return the first limit that is given; -1 means all that the context holds."""
+    """Return the first limit that is not None, else `default`; `NO_LIMIT` if this limit is negative."""
     limit = next((limit for limit in given if limit is not None), default)
     return NO_LIMIT if limit < 0 else limit
 
 
 def constraint_of(body: SamplingFields, grammars: Grammars, *more: tuple[str, MakeConstraint]) -> MakeConstraint | None:
-    """Return a maker of constraints, if the request sets one; `more` has makers by name of other fields."""
+    """Return the maker of the request's constraint, or None; ApiError for several. `more`: makers by field name."""
     makers = list(more)
     if body.json_schema is not None:
         schema = body.json_schema
@@ -80,7 +80,7 @@ def constraint_of(body: SamplingFields, grammars: Grammars, *more: tuple[str, Ma
         makers.append(("grammar", lambda: grammars.gbnf(text)))
     if len(makers) > 1:
         names = " and ".join(name for name, _ in makers)
-        raise ApiError(400, f"{names}: only one of them", param=makers[0][0], code="invalid_value")
+        raise ApiError(400, f"{names}: only one of these fields may be set", param=makers[0][0], code="invalid_value")
     return makers[0][1] if makers else None
 
 
@@ -93,13 +93,13 @@ def with_choices(
     *,
     param: str = "prompt",
 ) -> GenerationRequest:
-    """Return the generation with `count` choices, choice i with seed + i; ApiError if the prompt does not fit."""
+    """Return the generation with `count` choices, choice i with seed + i; ApiError for a long prompt names `param`."""
     request, tokenizer, context = generation.requests[0], generation.loaded.tokenizer, generation.loaded.context
     if body.stop == "":
         raise bad("stop", "an empty stop string would end every answer")
     stops = (*generation.stops, *([body.stop] if isinstance(body.stop, str) else body.stop or ()))
-    if strange := [token for token, _ in request.params.logit_bias if not 0 <= token < tokenizer.vocab_size]:
-        raise bad("logit_bias", f"{strange[0]} is no token of this model, which has {tokenizer.vocab_size}")
+    if invalid := [token for token, _ in request.params.logit_bias if not 0 <= token < tokenizer.vocab_size]:
+        raise bad("logit_bias", f"invalid token id {invalid[0]} (expected 0 to {tokenizer.vocab_size - 1})")
     free = context - len(request.ids)
     if free < min(request.max_tokens, 1):
         # Claude Code, pi and opencode match the words before the semicolon, litellm those after it.
@@ -128,21 +128,21 @@ def with_choices(
 
 @dataclass
 class Choice:
-    """Text of one answer so far, and at its end the reason why it ended."""
+    """Tokens and text of one answer so far, and at its end the reason why it ended."""
 
     index: int
     request: Request
-    ids: list[int] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)  # all committed tokens, also those whose text was cut off
     text: str = ""
-    chosen: list[SampledToken] = field(default_factory=list)
+    chosen: list[SampledToken] = field(default_factory=list)  # tokens with log-probabilities, if requested
     finish: str = ""  # "stop", "length" or "cancelled"; empty while running
     stop_string: str = ""  # the stop string that ended the text, if any
-    ending: Ending | None = None  # custom end condition
+    ending: Ending | None = None  # set at the end of the answer
 
 
 @dataclass(frozen=True)
 class ChoicePiece:
-    """Text that one step added to a choice; the last piece of a choice has neither text nor step."""
+    """Text that one step added to a choice; the last piece of a choice has no text, tokens or step."""
 
     choice: Choice
     text: str = ""
@@ -151,34 +151,34 @@ class ChoicePiece:
 
 
 async def pieces(state: AppState, generation: GenerationRequest) -> AsyncGenerator[ChoicePiece]:
-    """Run the choices one after another. Closing the generator stops the engine within one step."""
+    """Run the choices one after another; yield their pieces. Closing the generator stops the engine within one step."""
     began = time.perf_counter()
     if generation.document:
         state.newest[generation.document] = generation
     for index, request in enumerate(generation.requests):
         if generation.document and state.newest.get(generation.document) is not generation:
-            # This choice would cancel the newer request.
+            # Running this choice would cancel the newer request.
             yield ChoicePiece(Choice(index, request, finish="cancelled"))
             return
         if not (worker := await state.engines.worker_if_loaded(generation.loaded)):
             raise ApiError(503, "the model was replaced; send the request again", code="model_changed", Retry_After="1")
         choice = Choice(index, request)
-        tokens = _TokenTexts(generation.new_decoder(), request.ends)
-        lines = _IndentLimit(generation.least_indent)
+        tokens = _TokenBuffer(generation.new_decoder(), request.ends)
+        lines = _IndentLimit(generation.min_indent)
         ending = generation.ending() if generation.ending else None
         answer = worker.stream(
             request,
             generation.stops,
             urgent=generation.urgent,
             document=generation.document,
-            seconds=generation.seconds,
+            seconds=generation.max_seconds,
             ending=ending,
             make_decoder=generation.make_decoder,
         )
         async with aclosing(answer) as deltas:
             async for delta in deltas:
                 if delta.step and not choice.ids:
-                    state.metrics.first_token(time.perf_counter() - began)
+                    state.metrics.record_first_token(time.perf_counter() - began)
                 choice.ids += delta.step.tokens if delta.step else ()
                 text = lines.push(delta.text)
                 chosen = tokens.push(delta.chosen, text)
@@ -191,17 +191,17 @@ async def pieces(state: AppState, generation: GenerationRequest) -> AsyncGenerat
             if worker.is_evicting:
                 message = f"{worker.display_name} was unloaded for another chat's model"
                 raise ApiError(503, message, code="model_taken", Retry_After="1")
-            raise EngineDisconnect("the engine is stopping; send the request again")  # as the scheduler closes
+            raise EngineDisconnect("the engine is stopping; send the request again")  # the scheduler has closed
         rest = lines.finish()
         choice.text += rest
         reason = {"context": "length", "": "cancelled"}.get(request.finish_reason, request.finish_reason)
         choice.finish = "stop" if lines.ended else reason
         choice.ending = ending
         choice.stop_string = _stop_string(choice, generation)
-        kept = [] if lines.ended or choice.stop_string or (ending and ending.ended) else tokens.finish()
-        choice.chosen += kept
-        if rest or kept:
-            yield ChoicePiece(choice, rest, kept)
+        remaining = [] if lines.ended or choice.stop_string or (ending and ending.ended) else tokens.finish()
+        choice.chosen += remaining
+        if rest or remaining:
+            yield ChoicePiece(choice, rest, remaining)
         yield ChoicePiece(choice)
         if choice.finish == "cancelled":
             return
@@ -223,7 +223,7 @@ def _stop_string(choice: Choice, generation: GenerationRequest) -> str:
     return next((stop for stop in generation.stops if whole.startswith(stop, len(choice.text))), "")
 
 
-class _TokenTexts:
+class _TokenBuffer:
     """Buffer that releases a token once the text sent so far contains the first byte of the token."""
 
     def __init__(self, decoder: TextDecoder, ends: frozenset[int]) -> None:
@@ -232,17 +232,17 @@ class _TokenTexts:
         self._sent_bytes = self._decoded_bytes = 0
 
     def push(self, chosen: Sequence[SampledToken], text: str) -> list[SampledToken]:
-        """Return the tokens whose bytes begin in the text so far; `chosen` came with `text`."""
+        """Add tokens and the text sent with them; return all tokens whose first byte is in the text sent so far."""
         self._waiting += (one for one in chosen if one.token not in self._ends)
         self._sent_bytes += len(text.encode())
-        known = []
+        released = []
         while self._waiting and self._decoded_bytes < self._sent_bytes:
-            known.append(one := self._waiting.pop(0))
+            released.append(one := self._waiting.pop(0))
             self._decoded_bytes += len(self._decoder.push([one.token]).encode())
-        return known
+        return released
 
     def finish(self) -> list[SampledToken]:
-        """Return the remaining tokens, for an answer that no stop string has cut."""
+        """Return the remaining tokens; they belong to the answer unless its text was cut."""
         return self._waiting
 
 
@@ -254,7 +254,7 @@ class _IndentLimit:
         self._least, self._held = least, ""
 
     def push(self, text: str) -> str:
-        """Return the text within the limit; a line break and leading blanks are held back until code follows."""
+        """Return the text within the limit; hold back a line break and the blanks after it until code follows."""
         if not self._least or self.ended:
             return text
         lines = (self._held + text).split("\n")
@@ -278,7 +278,7 @@ def cached_tokens(request: Request) -> int:
 
 
 def timings(requests: Sequence[Request]) -> dict[str, Any]:
-    """Return token counts and times in milliseconds, under llama-server's names and ours."""
+    """Return the summed token counts, times and rates of requests, under llama-server's names and our own."""
     stats = Stats()
     for request in requests:
         stats.merge(request.stats)
@@ -289,12 +289,12 @@ def timings(requests: Sequence[Request]) -> dict[str, Any]:
         "cache_n": cached,
         "prompt_n": prompt,
         "prompt_ms": round(prompt_ms, 3),
-        "prompt_per_token_ms": _over(prompt_ms, prompt),
-        "prompt_per_second": _over(prompt * 1e3, prompt_ms),
+        "prompt_per_token_ms": _ratio(prompt_ms, prompt),
+        "prompt_per_second": _ratio(prompt * 1e3, prompt_ms),
         "predicted_n": stats.tokens,
         "predicted_ms": round(stats.total_ms, 3),
-        "predicted_per_token_ms": _over(stats.total_ms, stats.tokens),
-        "predicted_per_second": _over(stats.tokens * 1e3, stats.total_ms),
+        "predicted_per_token_ms": _ratio(stats.total_ms, stats.tokens),
+        "predicted_per_second": _ratio(stats.tokens * 1e3, stats.total_ms),
         "draft_n": stats.drafted,
         "draft_n_accepted": stats.accepted,
         "steps": stats.steps,
@@ -304,5 +304,5 @@ def timings(requests: Sequence[Request]) -> dict[str, Any]:
     }
 
 
-def _over(a: float, b: float) -> float:
+def _ratio(a: float, b: float) -> float:
     return round(a / b, 3) if b else 0.0

@@ -1,4 +1,4 @@
-"""Errors, JSON and event streams over HTTP. A connection that closes cancels its response."""
+"""Errors, JSON and event streams over HTTP. If the client disconnects, its request is cancelled."""
 
 import asyncio
 import time
@@ -18,11 +18,11 @@ from localdflash.base.errors import LocaldflashError, QueueFull
 from localdflash.server.refusals import ERRORS
 
 T = TypeVar("T")
-DONE = msgspec.Raw(b"[DONE]")  # the last event of OpenAI's streams
-MESSAGES = "/v1/messages"
-HEADERS_SECONDS = 0.5  # until then an error has its own status
-PING_SECONDS = 5.0
-_ANTHROPIC = {
+DONE = msgspec.Raw(b"[DONE]")  # last event of OpenAI's streams
+MESSAGES_PATH = "/v1/messages"
+HEADERS_SECONDS = 0.5  # a stream sends its headers this late, so that an early error has its own HTTP status
+PING_SECONDS = 5.0  # longest silence of a stream
+_ANTHROPIC_TYPES = {  # error types by HTTP status
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
@@ -32,7 +32,7 @@ _ANTHROPIC = {
 
 
 class ApiError(LocaldflashError):
-    """Error with its own status and code."""
+    """Error with an HTTP status, the name of an invalid field (`param`), an error code and HTTP headers."""
 
     def __init__(
         self, status: int, message: str, *, param: str | None = None, code: str | None = None, **headers: str
@@ -42,13 +42,13 @@ class ApiError(LocaldflashError):
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 
-def bad(param: str, what: str) -> ApiError:
+def bad(param: str, problem: str) -> ApiError:
     """Return an error that names an invalid field."""
-    return ApiError(400, f"{param}: {what}", param=param, code="invalid_value")
+    return ApiError(400, f"{param}: {problem}", param=param, code="invalid_value")
 
 
 def as_api_error(error: BaseException) -> ApiError:
-    """Return the error for the client; an unexpected error reveals nothing."""
+    """Return the error to send to the client; an unexpected error becomes a 500 without details."""
     match error:
         case ApiError():
             return error
@@ -64,30 +64,30 @@ def as_api_error(error: BaseException) -> ApiError:
 def error_body(error: ApiError, path: str = "") -> dict[str, Any]:
     """Return the JSON body of an error: Anthropic's for /v1/messages, else OpenAI's (default code: the status)."""
     kind = "invalid_request_error" if error.status < 500 else "server_error"
-    if f"{path}/".startswith(f"{MESSAGES}/"):
-        kind = _ANTHROPIC.get(error.status, kind if error.status < 500 else "api_error")
+    if f"{path}/".startswith(f"{MESSAGES_PATH}/"):
+        kind = _ANTHROPIC_TYPES.get(error.status, kind if error.status < 500 else "api_error")
         return {"type": "error", "error": {"type": kind, "message": str(error)}}
     kind = "authentication_error" if error.status == 401 else kind
     return {"error": {"message": str(error), "type": kind, "param": error.param, "code": error.code or error.status}}
 
 
 def error_response(error: BaseException, path: str) -> Response:
-    """Return the response for an error of a request of this path."""
+    """Return the response to a request of `path` that failed."""
     known = as_api_error(error)
     return Response(msgspec.json.encode(error_body(known, path)), known.status, known.headers, "application/json")
 
 
 async def on_error(request: HttpRequest, error: Exception) -> Response:
-    """See `starlette.applications.Starlette`."""
+    """Return the response for an exception of a handler; Starlette calls this."""
     return error_response(error, request.url.path)
 
 
 def _http_message(error: HTTPException) -> str:
     match error.status_code:
         case 404:
-            return "no such path; docs/api.md lists what there is"
+            return "unknown path; docs/api.md lists the paths"
         case 405:
-            return f"this path takes {(error.headers or {}).get('Allow', 'another method')}"
+            return f"wrong method (expected {(error.headers or {}).get('Allow', 'another one')})"
     return HTTPStatus(error.status_code).phrase.lower()
 
 
@@ -97,12 +97,12 @@ def json_response(body: Any, status: int = 200) -> Response:
 
 
 async def json_of(http: HttpRequest, work: Coroutine[Any, Any, Any]) -> Response:
-    """Return the result of `work` as JSON; if the client leaves before, cancel the work."""
+    """Return the result of `work` as JSON; see `until_disconnect`."""
     return json_response(await until_disconnect(http.receive, work))
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`; if the client leaves before, cancel the work and raise ClientDisconnect."""
+    """Return the result of `work`; if the client disconnects earlier, cancel it and raise ClientDisconnect."""
     task, gone = asyncio.create_task(work), asyncio.create_task(_wait_for_disconnect(receive))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -138,9 +138,9 @@ def named_event(body: Mapping[str, Any]) -> bytes:
 
 
 class EventStream(Response):
-    """Stream of server-sent events; an error before the first has its own status, a later one is the last event.
+    """Stream of server-sent events. An error before the headers has its own status; a later error is the last event.
 
-    While a prompt is read, or the request waits, `ping` is sent: many clients give up on a silent connection.
+    `failure` makes the event of an error. `ping` is sent into a silent connection, on which many clients give up.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class EventStream(Response):
         self._ping_at = time.monotonic() + HEADERS_SECONDS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        """Send the response, as ASGI requires, until the client disconnects."""
         await until_disconnect(receive, self._send(send))
 
     async def _send(self, send: Send) -> None:
@@ -177,7 +177,7 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_pings(self, send: Send) -> None:
-        """Send a ping whenever nothing else was sent for `PING_SECONDS`; the first one brings the headers."""
+        """Send a ping after `HEADERS_SECONDS`, then whenever nothing was sent for `PING_SECONDS`."""
         while True:
             await asyncio.sleep(self._ping_at - time.monotonic())
             if time.monotonic() >= self._ping_at:

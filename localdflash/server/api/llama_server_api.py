@@ -17,8 +17,8 @@ from localdflash.engine.generate import Request
 from localdflash.engine.scheduler import Scheduler
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.api_state import AppState
-from localdflash.server.api.chat_request import TEMPERATURE
-from localdflash.server.api.completion_request import MIDDLE_TEMPERATURE, prepare_infill, prepare_prompt, prompts_of
+from localdflash.server.api.chat_request import DEFAULT_TEMPERATURE
+from localdflash.server.api.completion_request import INFILL_TEMPERATURE, prepare_infill, prepare_prompt, prompts_of
 from localdflash.server.api.generation import (
     Choice,
     GenerationRequest,
@@ -37,38 +37,38 @@ from localdflash.text.chat_template import encode_parts
 from localdflash.text.grammar import Grammars
 from localdflash.text.tokenizer import Tokenizer
 
-DEFAULT_MAX_TOKENS = 128  # default of n_predict
+DEFAULT_MAX_TOKENS = 128  # if a request has no n_predict
 
 
 async def infill(http: HttpRequest, state: AppState, body: InfillRequest) -> Response:
     """Serve POST /infill: text at the cursor up to the end of a line, statement or code block."""
     loaded = await state.ready("completion", body.model)
-    generation = await asyncio.to_thread(_infill, loaded, state.filler(loaded), body, state.grammars(loaded))
+    generation = await asyncio.to_thread(_infill, loaded, state.infill_planner(loaded), body, state.grammars(loaded))
     return await _answer(http, state, generation, body)
 
 
 async def completion(http: HttpRequest, state: AppState, body: RawRequest) -> Response:
-    """Serve POST /completion."""
+    """Serve POST /completion: continue one prompt."""
     loaded = await state.ready(state.engines.raw_prompt_role, body.model)
     generation = await asyncio.to_thread(_completion, loaded, body, state.grammars(loaded))
     return await _answer(http, state, generation, body)
 
 
-def _infill(loaded: LoadedPair, filler: InfillPlanner, body: InfillRequest, grammars: Grammars) -> GenerationRequest:
-    """Prepare an infill. A grammar replaces its end condition; a grammar or `stop` disables token healing."""
+def _infill(loaded: LoadedPair, planner: InfillPlanner, body: InfillRequest, grammars: Grammars) -> GenerationRequest:
+    """Prepare an infill. A grammar replaces the plan's end condition; a grammar or `stop` disables token healing."""
     constraint = constraint_of(body, grammars)
     extra = [(" ".join(one.filename.split()) or "file", one.text) for one in body.input_extra or ()]
     reads_files = bool(loaded.fim_format().files)  # else `extra` feeds prompt-lookup drafts, the last text first
-    filling = filler.plan(
+    plan = planner.plan(
         Gap("", "", body.input_prefix, body.prompt or "", body.input_suffix),
         [ContextPiece("open", *one, weight=i) for i, one in enumerate(extra)] if reads_files else (),
         () if reads_files else [text for _, text in reversed(extra)],
         max_tokens=limit_of(body.n_predict, default=DEFAULT_MAX_TOKENS),
-        params=params_of(body, MIDDLE_TEMPERATURE),
+        params=params_of(body, INFILL_TEMPERATURE),
         max_prompt_tokens=loaded.context,
         heals=not (constraint or body.stop),
     )
-    generation = prepare_infill(loaded, filling)
+    generation = prepare_infill(loaded, plan)
     return _with_limits(replace(generation, ending=None) if constraint else generation, body, constraint)
 
 
@@ -84,14 +84,14 @@ def _with_limits(
     generation: GenerationRequest, body: NativeRequest, constraint: MakeConstraint | None
 ) -> GenerationRequest:
     generation = with_choices(generation, body, constraint=constraint)
-    seconds = max(body.t_max_predict_ms or 0.0, 0.0) / 1e3
-    return replace(generation, seconds=seconds, least_indent=body.n_indent or 0)
+    max_seconds = max(body.t_max_predict_ms or 0.0, 0.0) / 1e3
+    return replace(generation, max_seconds=max_seconds, min_indent=body.n_indent or 0)
 
 
 async def _answer(http: HttpRequest, state: AppState, generation: GenerationRequest, body: NativeRequest) -> Response:
     async def whole() -> dict[str, Any]:
         (choice,) = await collect(state, generation)
-        return _selected(_whole(generation, choice, choice.text), body)
+        return _select_fields(_final_fields(generation, choice, choice.text), body)
 
     return EventStream(_events(state, generation, body)) if body.stream else await json_of(http, whole())
 
@@ -101,7 +101,7 @@ async def _events(state: AppState, generation: GenerationRequest, body: NativeRe
         async for piece in source:
             request = piece.choice.request
             if piece.choice.finish and not piece.text:
-                yield _selected(_whole(generation, piece.choice, ""), body)
+                yield _select_fields(_final_fields(generation, piece.choice, ""), body)
             elif piece.text:
                 yield {
                     "index": 0,
@@ -115,7 +115,7 @@ async def _events(state: AppState, generation: GenerationRequest, body: NativeRe
                 }
 
 
-def _whole(generation: GenerationRequest, choice: Choice, content: str) -> dict[str, Any]:
+def _final_fields(generation: GenerationRequest, choice: Choice, content: str) -> dict[str, Any]:
     request, predicted = choice.request, choice.request.stats.tokens
     at_end = "eos" if choice.ids and choice.ids[-1] in request.ends else "limit"
     return {
@@ -138,7 +138,7 @@ def _whole(generation: GenerationRequest, choice: Choice, content: str) -> dict[
 
 
 def _settings(request: Request) -> dict[str, Any]:
-    """Return the options of a request under llama-server's names."""
+    """Return the sampling parameters and limit of a request under llama-server's names."""
     params = request.params
     return {
         "seed": params.seed,
@@ -155,8 +155,8 @@ def _settings(request: Request) -> dict[str, Any]:
     }
 
 
-def _selected(whole: dict[str, Any], body: NativeRequest) -> dict[str, Any]:
-    """Return only the fields that the request names, if any; "timings/prompt_n" is a nested field."""
+def _select_fields(whole: dict[str, Any], body: NativeRequest) -> dict[str, Any]:
+    """Return the fields in `response_fields`, else all; the path "timings/prompt_n" selects a nested field."""
     if not body.response_fields:
         return whole
     selected = {}
@@ -172,21 +172,21 @@ def _selected(whole: dict[str, Any], body: NativeRequest) -> dict[str, Any]:
 async def tokenize(http: HttpRequest, state: AppState, body: TokenizeRequest) -> Response:
     """Serve POST /tokenize."""
     tokenizer = (await state.ready(state.engines.main)).tokenizer
-    ids = await asyncio.to_thread(_ids, tokenizer, body)
-    pieces = [{"id": token, "piece": _piece(tokenizer, token)} for token in ids] if body.with_pieces else ids
-    return json_response({"tokens": pieces})
+    ids = await asyncio.to_thread(_encode_content, tokenizer, body)
+    tokens = [{"id": token, "piece": _piece(tokenizer, token)} for token in ids] if body.with_pieces else ids
+    return json_response({"tokens": tokens})
 
 
 async def detokenize(http: HttpRequest, state: AppState, body: DetokenizeRequest) -> Response:
     """Serve POST /detokenize."""
     tokenizer = (await state.ready(state.engines.main)).tokenizer
-    if strange := [token for token in body.tokens if token >= tokenizer.vocab_size]:
-        raise bad("tokens", f"{strange[0]} is no token of this model, which has {tokenizer.vocab_size}")
+    if invalid := [token for token in body.tokens if token >= tokenizer.vocab_size]:
+        raise bad("tokens", f"invalid token id {invalid[0]} (expected 0 to {tokenizer.vocab_size - 1})")
     data = b"".join(tokenizer.piece(token, special=True) for token in body.tokens)
     return json_response({"content": data.decode("utf-8", "replace")})
 
 
-def _ids(tokenizer: Tokenizer, body: TokenizeRequest) -> list[int]:
+def _encode_content(tokenizer: Tokenizer, body: TokenizeRequest) -> list[int]:
     parts = tokenizer.split_markers(body.content) if body.parse_special else [body.content]
     ids = encode_parts(tokenizer, parts)
     bos = tokenizer.bos()
@@ -194,7 +194,7 @@ def _ids(tokenizer: Tokenizer, body: TokenizeRequest) -> list[int]:
 
 
 def _piece(tokenizer: Tokenizer, token: int) -> str | list[int]:
-    """Return a token as text, or as bytes if it is a part of a character."""
+    """Return a token as text, or as a list of bytes if it is not valid UTF-8."""
     data = tokenizer.piece(token, special=True)
     try:
         return data.decode()
@@ -203,13 +203,13 @@ def _piece(tokenizer: Tokenizer, token: int) -> str | list[int]:
 
 
 async def props(http: HttpRequest, state: AppState) -> Response:
-    """Report the properties of the main role's pair, as llama-server does."""
+    """Serve GET /props: properties of the main role's pair."""
     loaded = await state.ready(state.engines.main)
     return json_response(
         {
             "default_generation_settings": {
                 "n_ctx": loaded.context,
-                "params": _settings(Request([], DEFAULT_MAX_TOKENS, params_of(NativeRequest(), TEMPERATURE))),
+                "params": _settings(Request([], DEFAULT_MAX_TOKENS, params_of(NativeRequest(), DEFAULT_TEMPERATURE))),
             },
             "total_slots": sum(worker.loaded is not None for worker in state.engines.workers),
             "model_alias": loaded.files.id,
@@ -223,12 +223,12 @@ async def props(http: HttpRequest, state: AppState) -> Response:
 
 
 async def slots(http: HttpRequest, state: AppState) -> Response:
-    """Return one slot for each loaded pair; `?fail_on_no_slot=1` returns 503 if all are busy."""
+    """Serve GET /slots: one slot for each loaded pair; with `?fail_on_no_slot=1`, 503 if all are busy."""
     workers = enumerate(state.engines.workers)
-    slots = [_slot(number, loaded, worker.scheduler) for number, worker in workers if (loaded := worker.loaded)]
-    if http.query_params.get("fail_on_no_slot") and all(slot["is_processing"] for slot in slots):
+    entries = [_slot(number, loaded, worker.scheduler) for number, worker in workers if (loaded := worker.loaded)]
+    if http.query_params.get("fail_on_no_slot") and all(slot["is_processing"] for slot in entries):
         raise ApiError(503, "no slot available", code="queue_full", Retry_After="1")
-    return json_response(slots)
+    return json_response(entries)
 
 
 def _slot(number: int, loaded: LoadedPair, scheduler: Scheduler | None) -> dict[str, Any]:

@@ -14,40 +14,42 @@ from localdflash.engine.scheduler import EngineTotals, Scheduler
 from localdflash.server.engines import Engines
 
 PREFIX = "localdflash_"
-STEP_BUCKETS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512)  # seconds
-WAIT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+STEP_BUCKETS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512)  # upper bounds in seconds
+WAIT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # upper bounds in seconds
 
 
 class Metrics:
-    """Metrics of a daemon, created before the engine, which calls `observe`; shared by engine and app."""
+    """Metrics of a daemon. HTTP handlers update them; engine threads call `observe` after each step."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
             PREFIX + "http_requests", "HTTP requests answered", ("endpoint", "status"), registry=self._registry
         )
-        self._verify = Histogram(PREFIX + "verify_seconds", "Verifies", buckets=STEP_BUCKETS, registry=self._registry)
+        self._verify = Histogram(
+            PREFIX + "verify_seconds", "Verify steps", buckets=STEP_BUCKETS, registry=self._registry
+        )
         self._draft = Histogram(PREFIX + "draft_seconds", "Drafts", buckets=STEP_BUCKETS, registry=self._registry)
         self._first_token = Histogram(
             PREFIX + "first_token_seconds", "From request to first token", buckets=WAIT_BUCKETS, registry=self._registry
         )
 
     def watch(self, engines: Engines) -> None:
-        """Report the counters of these engines too."""
+        """Report the counters of `engines` too."""
         self._registry.register(_EnginesCollector(engines))
 
     def observe(self, step: Step) -> None:
-        """Count the times of one step. Called on the engine thread."""
+        """Record the verify and draft times of one step. Called on the engine thread."""
         self._verify.observe(step.verify_ms / 1e3)
         if step.drafted:
             self._draft.observe(step.draft_ms / 1e3)
 
-    def first_token(self, seconds: float) -> None:
-        """Record a client's time to first token."""
+    def record_first_token(self, seconds: float) -> None:
+        """Record the time to first token of an HTTP request."""
         self._first_token.observe(seconds)
 
-    def answered(self, endpoint: str, status: int) -> None:
-        """Count an HTTP request."""
+    def count_request(self, endpoint: str, status: int) -> None:
+        """Count an answered HTTP request."""
         self._requests.labels(endpoint, str(status)).inc()
 
     def render(self) -> bytes:
@@ -62,43 +64,43 @@ class _EnginesCollector:
         self._engines = engines
 
     def collect(self) -> Iterator[Metric]:
-        """See prometheus_client."""
+        """Yield the metrics; prometheus_client calls this method."""
         workers = self._engines.workers
         yield _gauge("process_resident_bytes", "Memory of the process", psutil.Process().memory_info().rss)
         yield _gauge("model_loaded", "Models that are loaded", sum(one.loaded is not None for one in workers))
         if schedulers := [one.scheduler for one in workers if one.scheduler]:
-            yield _gauge("queue_length", "Requests that wait", sum(one.queue_length for one in schedulers))
-            yield _gauge("requests_running", "Requests under way", sum(one.running is not None for one in schedulers))
+            yield _gauge("queue_length", "Requests waiting", sum(one.queue_length for one in schedulers))
+            yield _gauge("requests_running", "Requests running", sum(one.running is not None for one in schedulers))
             yield _gauge("prefix_cache_bytes", "Memory of the prefix cache", sum(one.prefix_bytes for one in workers))
-            yield from _counted(self._engines.totals())
+            yield from _engine_metrics(self._engines.totals())
             yield from _llama_server_metrics(self._engines.totals(), schedulers)
 
 
-def _counted(totals: EngineTotals) -> Iterator[Metric]:
+def _engine_metrics(totals: EngineTotals) -> Iterator[Metric]:
     stats = totals.stats
-    for name, what, count in (
+    for name, description, count in (
         ("requests", "Requests that ended", totals.requests),
         ("requests_failed", "Requests that ended with an error", totals.failed),
         ("requests_cancelled", "Requests that were cancelled", totals.cancelled),
         ("preemptions", "Requests that were preempted by a more urgent request", totals.preempted),
-        ("prompt_tokens", "Tokens of prompts", totals.prompt_tokens),
-        ("prompt_tokens_reused", "Tokens of prompts that came out of a cache", totals.reused_tokens),
+        ("prompt_tokens", "Prompt tokens", totals.prompt_tokens),
+        ("prompt_tokens_reused", "Cached prompt tokens", totals.reused_tokens),
         ("tokens", "Tokens generated", stats.tokens),
-        ("steps", "Verifies", stats.steps),
+        ("steps", "Verify steps", stats.steps),
     ):
-        yield CounterMetricFamily(PREFIX + name, what, value=count)
-    yield _gauge("tokens_per_step", "Tokens per verify (tau)", stats.tau)
-    yield _labelled("drafted", "Tokens drafted", "slot", enumerate(list(stats.offered_by_slot)))
-    yield _labelled("accepted", "Drafted tokens that were committed", "slot", enumerate(list(stats.accepted_by_slot)))
-    yield _labelled("drafter_steps", "Steps by drafter", "drafter", list(stats.steps_by_drafter.items()))
-    yield _cancels(list(totals.cancel_ms))
+        yield CounterMetricFamily(PREFIX + name, description, value=count)
+    yield _gauge("tokens_per_step", "Tokens per verify step (tau)", stats.tau)
+    yield _counters("drafted", "Tokens drafted", "slot", enumerate(list(stats.offered_by_slot)))
+    yield _counters("accepted", "Drafted tokens that were committed", "slot", enumerate(list(stats.accepted_by_slot)))
+    yield _counters("drafter_steps", "Steps by drafter", "drafter", list(stats.steps_by_drafter.items()))
+    yield _cancel_histogram(list(totals.cancel_ms))
 
 
 def _llama_server_metrics(totals: EngineTotals, schedulers: Sequence[Scheduler]) -> Iterator[Metric]:
     """Yield metrics under llama-server's names, for dashboards made for it."""
     stats = totals.stats
     seconds = stats.total_ms / 1e3
-    for name, what, count in (
+    for name, description, count in (
         ("prompt_tokens", "Prompt tokens processed", totals.prompt_tokens - totals.reused_tokens),
         ("tokens_predicted", "Tokens generated", stats.tokens),
         ("tokens_predicted_seconds", "Time of generation", seconds),
@@ -106,17 +108,17 @@ def _llama_server_metrics(totals: EngineTotals, schedulers: Sequence[Scheduler])
         ("spec_decode_num_draft_tokens", "Tokens drafted", stats.drafted),
         ("spec_decode_num_accepted_tokens", "Drafted tokens that were committed", stats.accepted),
     ):
-        yield CounterMetricFamily(f"llamacpp:{name}", what, value=count)
-    for name, what, value in (
+        yield CounterMetricFamily(f"llamacpp:{name}", description, value=count)
+    for name, description, value in (
         ("predicted_tokens_seconds", "Tokens generated per second", stats.tokens / seconds if seconds else 0.0),
         ("requests_processing", "Requests running", sum(one.running is not None for one in schedulers)),
         ("requests_deferred", "Requests waiting", sum(one.queue_length for one in schedulers)),
     ):
-        yield GaugeMetricFamily(f"llamacpp:{name}", what, value=value)
+        yield GaugeMetricFamily(f"llamacpp:{name}", description, value=value)
 
 
-def _cancels(times: Sequence[float]) -> Metric:
-    """Return the newest times from a cancellation to a free engine (milliseconds)."""
+def _cancel_histogram(times: Sequence[float]) -> Metric:
+    """Return a histogram of `times`: milliseconds from a cancellation until the engine was free, the newest ones."""
     counts = [0] * (len(STEP_BUCKETS) + 1)
     for time in times:
         counts[bisect_left(STEP_BUCKETS, time / 1e3)] += 1
@@ -129,12 +131,12 @@ def _cancels(times: Sequence[float]) -> Metric:
     )
 
 
-def _gauge(name: str, what: str, value: float) -> Metric:
-    return GaugeMetricFamily(PREFIX + name, what, value=value)
+def _gauge(name: str, description: str, value: float) -> Metric:
+    return GaugeMetricFamily(PREFIX + name, description, value=value)
 
 
-def _labelled(name: str, what: str, label: str, counts: Iterable[tuple[object, int]]) -> Metric:
-    family = CounterMetricFamily(PREFIX + name, what, labels=[label])
+def _counters(name: str, description: str, label: str, counts: Iterable[tuple[object, int]]) -> Metric:
+    family = CounterMetricFamily(PREFIX + name, description, labels=[label])
     for value, count in counts:
         family.add_metric([str(value)], count)
     return family

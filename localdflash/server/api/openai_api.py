@@ -31,32 +31,30 @@ from localdflash.server.api.generation import (
     with_choices,
 )
 from localdflash.server.api.http_responses import DONE, ApiError, EventStream, json_of, json_response
-from localdflash.server.api.schemas import ChatRequest, CompletionRequest, OpenAI, TemplateRequest
+from localdflash.server.api.schemas import ChatRequest, CompletionRequest, OpenAIFields, TemplateRequest
 from localdflash.text.grammar import Grammars
 from localdflash.text.stream import TextDecoder
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.tool_calls import CallDelta
 
-MIN_LOGPROB = -9999.0  # what OpenAI reports for a token of probability 0
+MIN_LOGPROB = -9999.0  # as OpenAI reports for a token of probability 0
 DEFAULT_MAX_TOKENS = 16  # default of /v1/completions, as OpenAI documents
-MAX_CHOICES = 16  # of all prompts of a request
-
-
+MAX_CHOICES = 16  # of one request, over all prompts
 NO_EMBEDDINGS = (
     "embeddings and reranking are not supported: the hidden states of generative models separate texts badly;"
     " use a server with an embedding model"
 )
 
 
-class MessageParts:
-    """Chat message of one choice, built from text as it is generated."""
+class ChatMessageBuilder:
+    """Builder of one choice's chat message from text as it is generated."""
 
     def __init__(self, parts: AnswerParts) -> None:
         self._parts = parts
         self.calls: list[dict[str, Any]] = []  # tool calls with their arguments so far
 
     def push(self, text: str) -> dict[str, Any]:
-        """Return the delta that a piece of text adds; it may have no fields."""
+        """Return the delta that a piece of text adds; the delta may have no fields."""
         return self._delta(self._parts.push(text))
 
     def finish(self) -> dict[str, Any]:
@@ -64,7 +62,7 @@ class MessageParts:
         return self._delta(self._parts.finish())
 
     def message(self, text: str) -> dict[str, Any]:
-        """Return the message of a complete text."""
+        """Return the whole message of a complete text."""
         parts = [self.push(text), self.finish()]
         content = "".join(part.get("content", "") for part in parts)
         thoughts = "".join(part.get("reasoning_content", "") for part in parts)
@@ -92,40 +90,40 @@ class MessageParts:
 
 
 @dataclass(frozen=True)
-class ChatShape:
-    """Response shapes of /v1/chat/completions. `parts` makes the splitter of a choice's text."""
+class ChatChoices:
+    """Builder of the `choices` of /v1/chat/completions. `make_parts` makes the splitter of one choice's text."""
 
     tokenizer: Tokenizer
     logprobs: bool
-    parts: Callable[[], AnswerParts]
-    _parts: dict[int, MessageParts] = field(default_factory=dict)  # by index of the choice, in a stream
-    prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"  # prefix of ids; `object` names
+    make_parts: Callable[[], AnswerParts]
+    _messages: dict[int, ChatMessageBuilder] = field(default_factory=dict)  # of a stream, by index of the choice
+    prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"  # id prefix, `object` fields
 
     def first(self, index: int) -> list[dict[str, Any]]:
-        """Return the `choices` entries of a stream before a choice's text."""
-        self._parts[index] = MessageParts(self.parts())
+        """Return the `choices` entries that a stream sends before a choice's text."""
+        self._messages[index] = ChatMessageBuilder(self.make_parts())
         return [self._delta(index, {"role": "assistant", "content": ""})]
 
     def part(self, piece: ChoicePiece) -> dict[str, Any]:
         """Return the `choices` entry of a piece of text in a stream."""
         index = piece.choice.index
-        entry = self._delta(index, self._parts[index].push(piece.text) or {"content": ""})
+        entry = self._delta(index, self._messages[index].push(piece.text) or {"content": ""})
         return {**entry, "logprobs": self._logprobs(piece.chosen)}
 
     def last(self, choice: Choice) -> list[dict[str, Any]]:
         """Return the last `choices` entries of a choice: any held-back text, then the finish reason."""
-        parts = self._parts[choice.index]
-        rest = [self._delta(choice.index, delta) for delta in (parts.finish(),) if delta]
-        return [*rest, {**self._delta(choice.index, {}), "finish_reason": _reason(choice, parts)}]
+        message = self._messages[choice.index]
+        rest = [self._delta(choice.index, delta) for delta in (message.finish(),) if delta]
+        return [*rest, {**self._delta(choice.index, {}), "finish_reason": _reason(choice, message)}]
 
     def choice(self, choice: Choice) -> dict[str, Any]:
         """Return the `choices` entry of a response that is not streamed."""
-        parts = MessageParts(self.parts())
+        message = ChatMessageBuilder(self.make_parts())
         return {
             "index": choice.index,
-            "message": parts.message(choice.text),
+            "message": message.message(choice.text),
             "logprobs": self._logprobs(choice.chosen),
-            "finish_reason": _reason(choice, parts),
+            "finish_reason": _reason(choice, message),
         }
 
     def _delta(self, index: int, delta: dict[str, Any]) -> dict[str, Any]:
@@ -149,30 +147,28 @@ class ChatShape:
 
 
 @dataclass(frozen=True)
-class CompletionShape:
-    """Response shapes of /v1/completions. Choice i of prompt p has the index p * n + i."""
+class CompletionChoices:
+    """Builder of the `choices` of /v1/completions. Choice i of prompt p has the index p * n + i."""
 
     tokenizer: Tokenizer
     logprobs: bool
-    _offsets: dict[int, int] = field(
-        default_factory=dict
-    )  # characters of the tokens reported so far, by index of the choice
+    _offsets: dict[int, int] = field(default_factory=dict)  # next `text_offset` by index of the choice
     prefix, whole, chunk = "cmpl-", "text_completion", "text_completion"
 
     def first(self, index: int) -> list[dict[str, Any]]:
-        """See `ChatShape`."""
+        """See `ChatChoices`."""
         return []
 
     def part(self, piece: ChoicePiece) -> dict[str, Any]:
-        """See `ChatShape`."""
+        """See `ChatChoices`."""
         return self._choice(piece.choice, piece.text, piece.chosen, None)
 
     def last(self, choice: Choice) -> list[dict[str, Any]]:
-        """See `ChatShape`."""
+        """See `ChatChoices`."""
         return [self._choice(choice, "", (), choice.finish)]
 
     def choice(self, choice: Choice) -> dict[str, Any]:
-        """See `ChatShape`."""
+        """See `ChatChoices`."""
         return self._choice(choice, choice.text, choice.chosen, choice.finish)
 
     def _choice(self, choice: Choice, text: str, chosen: Sequence[SampledToken], finish: str | None) -> dict[str, Any]:
@@ -202,37 +198,37 @@ class CompletionShape:
         return self.tokenizer.piece(token, special=True).decode("utf-8", "replace")
 
 
-EndpointShape = ChatShape | CompletionShape
+EndpointChoices = ChatChoices | CompletionChoices
 
 
 async def chat(http: HttpRequest, state: AppState, body: ChatRequest) -> Response:
     """Serve POST /v1/chat/completions."""
     generation, make_parts = await prepare_chat(state, body)
-    shape = ChatShape(generation.loaded.tokenizer, bool(body.logprobs), make_parts)
-    return await answer(http, state, generation, body, shape)
+    builder = ChatChoices(generation.loaded.tokenizer, bool(body.logprobs), make_parts)
+    return await answer(http, state, generation, body, builder)
 
 
 async def completions(http: HttpRequest, state: AppState, body: CompletionRequest) -> Response:
-    """Serve POST /v1/completions; with a `suffix` it is FIM."""
+    """Serve POST /v1/completions; with a `suffix`, infill."""
     role = state.engines.raw_prompt_role if body.suffix is None else "completion"
     loaded = await state.ready(role, body.model)
     generation = await asyncio.to_thread(_prepare_completions, loaded, body, state.grammars(loaded))
-    return await answer(http, state, generation, body, CompletionShape(loaded.tokenizer, body.logprobs is not None))
+    return await answer(http, state, generation, body, CompletionChoices(loaded.tokenizer, body.logprobs is not None))
 
 
 async def answer(
-    http: HttpRequest, state: AppState, generation: GenerationRequest, body: OpenAI, shape: EndpointShape
+    http: HttpRequest, state: AppState, generation: GenerationRequest, body: OpenAIFields, builder: EndpointChoices
 ) -> Response:
-    """Return the response, as an event stream if the request wants that."""
+    """Return the response, as an event stream if the request has `stream`."""
     head = {
-        "id": shape.prefix + uuid.uuid4().hex,
-        "object": shape.chunk if body.stream else shape.whole,
+        "id": builder.prefix + uuid.uuid4().hex,
+        "object": builder.chunk if body.stream else builder.whole,
         "created": int(time.time()),
         "model": generation.loaded.files.id,
     }
     if body.stream:
-        return EventStream(_events(state, generation, body, shape, head))
-    return await json_of(http, _whole(state, generation, shape, head))
+        return EventStream(_events(state, generation, body, builder, head))
+    return await json_of(http, _whole(state, generation, builder, head))
 
 
 async def apply_template(http: HttpRequest, state: AppState, body: TemplateRequest) -> Response:
@@ -244,7 +240,7 @@ async def apply_template(http: HttpRequest, state: AppState, body: TemplateReque
 
 
 async def count_input_tokens(http: HttpRequest, state: AppState, body: ChatRequest) -> Response:
-    """Return the number of prompt tokens of a conversation, as llama-server does."""
+    """Serve POST /v1/chat/completions/input_tokens, as llama-server does."""
     loaded = await state.ready("chat", body.model)
     count = await asyncio.to_thread(lambda: len(prompt_of(loaded, body).encode()))
     return json_response({"object": "response.input_tokens", "input_tokens": count})
@@ -267,26 +263,26 @@ def _prepare_completions(loaded: LoadedPair, body: CompletionRequest, grammars: 
 
 
 async def _whole(
-    state: AppState, generation: GenerationRequest, shape: EndpointShape, head: dict[str, Any]
+    state: AppState, generation: GenerationRequest, builder: EndpointChoices, head: dict[str, Any]
 ) -> dict[str, Any]:
     choices = await collect(state, generation)
     return {
         **head,
-        "choices": [shape.choice(choice) for choice in choices],
+        "choices": [builder.choice(choice) for choice in choices],
         "usage": _usage(generation),
         "timings": timings(generation.requests),
     }
 
 
-def _reason(choice: Choice, parts: MessageParts) -> str:
-    """Return a chat choice's finish reason; `ending` is set only if the request has `end_repeats`."""
+def _reason(choice: Choice, message: ChatMessageBuilder) -> str:
+    """Return a chat choice's finish reason; the choice has an ending only if the request has `end_repeats`."""
     if choice.finish == "stop" and choice.ending and choice.ending.ended:
         return choice.ending.reason
-    return "tool_calls" if parts.calls and choice.finish == "stop" else choice.finish
+    return "tool_calls" if message.calls and choice.finish == "stop" else choice.finish
 
 
 async def _events(
-    state: AppState, generation: GenerationRequest, body: OpenAI, shape: EndpointShape, head: dict[str, Any]
+    state: AppState, generation: GenerationRequest, body: OpenAIFields, builder: EndpointChoices, head: dict[str, Any]
 ) -> AsyncGenerator[Any]:
     with_usage = bool(body.stream_options and body.stream_options.get("include_usage"))
     head = {**head, "usage": None} if with_usage else head
@@ -295,24 +291,24 @@ async def _events(
         async for piece in source:
             if index != piece.choice.index:
                 index, decoder = piece.choice.index, generation.new_decoder()
-                for first in shape.first(index):
+                for first in builder.first(index):
                     yield {**head, "choices": [first]}
             if piece.choice.finish and not (piece.text or piece.chosen):
-                *rest, last = shape.last(piece.choice)
+                *rest, last = builder.last(piece.choice)
                 for part in rest:
                     yield {**head, "choices": [part]}
                 yield {**head, "choices": [last], "timings": timings([piece.choice.request])}
             elif piece.text or piece.chosen or (body.steps and piece.step):
                 extra = {"step": _step(generation, piece.step, decoder)} if body.steps and piece.step else {}
                 extra |= {"timings": timings([piece.choice.request])} if body.timings_per_token else {}
-                yield {**head, "choices": [shape.part(piece)], **extra}
+                yield {**head, "choices": [builder.part(piece)], **extra}
     if with_usage:
         yield {**head, "choices": [], "usage": _usage(generation)}
     yield DONE
 
 
 def _step(generation: GenerationRequest, step: Step, decoder: TextDecoder) -> dict[str, Any]:
-    """Return drafter, counts and tokens of a step; `sizes` has the bytes of text that each token completes."""
+    """Return drafter, counts and tokens of a step; `sizes`: number of text bytes that each token completes."""
     tokenizer, ends = generation.loaded.tokenizer, generation.requests[0].ends
     return {
         "drafter": step.drafter,
@@ -325,9 +321,8 @@ def _step(generation: GenerationRequest, step: Step, decoder: TextDecoder) -> di
 
 
 def _usage(generation: GenerationRequest) -> dict[str, Any]:
-    prompts = {
-        id(request.ids): request for request in reversed(generation.requests)
-    }.values()  # the first of each prompt: it is cached then
+    # Of each prompt, count the first request: for the others the prompt is cached.
+    prompts = {id(request.ids): request for request in reversed(generation.requests)}.values()
     prompt = sum(len(request.ids) for request in prompts)
     cached = sum(map(cached_tokens, prompts))
     completion = sum(request.stats.tokens for request in generation.requests)

@@ -1,4 +1,4 @@
-"""Read the body of a request into a struct: size, media type, JSON, types and ranges, fields that we cannot honour."""
+"""Read the body of a request into a struct, or raise ApiError: size, JSON, types, ranges, unsupported fields."""
 
 import re
 from typing import Any, TypeVar
@@ -10,7 +10,7 @@ from localdflash.server.api.http_responses import ApiError
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 
-# Fields that would change the answer if they were supported, each with the values that ask for nothing.
+# Fields that would change the answer if they were supported, each with the values that request nothing.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "tools": ([],),
     "tool_choice": ("none", "auto"),
@@ -36,7 +36,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "output_format": (),
 }
 
-_PLACE = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$")
+_FIELD_PATH = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$")  # the end of a message of msgspec
 T = TypeVar("T", bound=msgspec.Struct)
 U = TypeVar("U")
 
@@ -55,19 +55,19 @@ async def read(request: Request, kind: type[T]) -> T:
     return struct
 
 
-def converted(value: object, kind: type[U], place: str) -> U:
-    """Convert a part of a body to a struct; ApiError names the invalid field and its place."""
+def convert(value: object, kind: type[U], param: str) -> U:
+    """Convert the value of the field `param` to a struct; ApiError names the path of an invalid field."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise _invalid(error, place) from None
+        raise _invalid(error, param) from None
 
 
-def _invalid(error: msgspec.ValidationError, before: str = "") -> ApiError:
+def _invalid(error: msgspec.ValidationError, parent: str = "") -> ApiError:
     message = str(error)
-    place = _PLACE.search(message)
-    param = ".".join(name for name in (before, place[1] if place else "") if name) or None
-    problem = message[: place.start()] if place else message
+    path = _FIELD_PATH.search(message)
+    param = ".".join(name for name in (parent, path[1] if path else "") if name) or None
+    problem = message[: path.start()] if path else message
     return ApiError(400, f"{param}: {problem}" if param else problem, param=param, code="invalid_value")
 
 

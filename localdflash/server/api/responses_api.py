@@ -1,4 +1,4 @@
-"""OpenAI's POST /v1/responses, translated to a chat request; consecutive model items become one message."""
+"""OpenAI's POST /v1/responses, translated to a chat request."""
 
 import time
 import uuid
@@ -20,28 +20,28 @@ from localdflash.server.api.chat_request import prepare_chat, text_of
 from localdflash.server.api.content_blocks import AnswerBlock, AnswerBlocks, AnswerParts, BlockEvent
 from localdflash.server.api.generation import OVERFLOW, GenerationRequest, cached_tokens
 from localdflash.server.api.http_responses import ApiError, EventStream, bad, json_of, named_event, with_warning
-from localdflash.server.api.request_body import converted
+from localdflash.server.api.request_body import convert
 
-OWN_TOOLS = ("function", "namespace")  # tool types that clients run; OpenAI runs the others, such as web_search
-NOT_STORED = "responses are not kept here: send the whole conversation as input"
-NO_PICTURE = "[a picture, which this model cannot see]"
+CLIENT_TOOL_TYPES = ("function", "namespace")  # OpenAI runs tools of other types, such as web_search
+NOT_STORED = "responses are not stored: send the whole conversation as input"
+NO_PICTURE = "[a picture, which this model cannot see]"  # replaces a picture in a tool result
 Event = dict[str, Any]
 
 
 @dataclass
 class ResponseWriter:
-    """Builder of the events, and of the whole JSON object, of one response."""
+    """Builder of the events of one response, and of the whole response as a JSON object."""
 
     generation: GenerationRequest
     body: bodies.ResponsesRequest
     answer: AnswerBlocks
-    functions: "Mapping[str, ClientTool]"  # see `functions_of`
+    functions: "Mapping[str, ClientTool]"  # by the names that the model reads
     id: str = field(default_factory=lambda: f"resp_{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
     _number: int = 0  # sequence number of the next event
 
     async def events(self, state: AppState) -> AsyncGenerator[Event]:
-        """Run the generation and yield all events; `created` comes with the first token."""
+        """Run the generation and yield all events; `response.created` is sent after the first step."""
         async with aclosing(self.answer.run(state, self.generation)) as changes:
             async for change in changes:
                 if change:
@@ -54,7 +54,7 @@ class ResponseWriter:
         yield self._event(f"response.{last['status']}", response=last)
 
     async def whole(self, state: AppState) -> Any:
-        """Run the generation and return the response object of the last event."""
+        """Run the generation and return the `response` of the last event."""
         async with aclosing(self.events(state)) as source:
             *_, last = [event async for event in source]
         return last["response"]
@@ -70,27 +70,27 @@ class ResponseWriter:
         return {"type": kind, "sequence_number": number, **fields}
 
     def _block_events(self, block: AnswerBlock, change: BlockEvent) -> Iterator[Event]:
-        kind, called = _CONTENTS[block.kind], block.kind == "call"
-        match change.what:
+        kind, is_call = _EVENT_PREFIXES[block.kind], block.kind == "call"
+        match change.action:
             case "begin":
                 item = self._item(block, "in_progress", begun=True)
                 yield self._event("response.output_item.added", output_index=block.number, item=item)
-                if not called:
+                if not is_call:
                     yield self._content_event(block, "response.content_part.added", part=_part(block, ""))
             case "more":
                 yield self._content_event(block, f"{kind}.delta", delta=change.text)
             case "end":
-                arguments = {**self._called(block), "arguments": block.text or "{}"}
-                whole = arguments if called else {"text": block.text}
+                arguments = {**self._called_name(block), "arguments": block.text or "{}"}
+                whole = arguments if is_call else {"text": block.text}
                 yield self._content_event(block, f"{kind}.done", **whole)
-                if not called:
+                if not is_call:
                     yield self._content_event(block, "response.content_part.done", part=_part(block, block.text))
                 item = self._item(block, self._status(block))
                 yield self._event("response.output_item.done", output_index=block.number, item=item)
 
     def _item(self, block: AnswerBlock, status: str, *, begun: bool = False) -> dict[str, Any]:
-        """Return the output item of a block; if `begun`, without its content."""
-        item: dict[str, Any] = {"id": f"{_PREFIXES[block.kind]}_{block.id}", "status": status}
+        """Return the output item of a block; if `begun`, without content or arguments."""
+        item: dict[str, Any] = {"id": f"{_ID_PREFIXES[block.kind]}_{block.id}", "status": status}
         content = [] if begun else [_part(block, block.text)]
         match block.kind:
             case "thoughts":
@@ -101,23 +101,21 @@ class ResponseWriter:
         return (
             item
             | {"type": "function_call", "call_id": f"call_{block.id}", "arguments": arguments}
-            | self._called(block)
+            | self._called_name(block)
         )
 
-    def _called(self, block: AnswerBlock) -> dict[str, Any]:
+    def _called_name(self, block: AnswerBlock) -> dict[str, Any]:
         """Return the name and namespace of the called tool as in the request."""
         if not (function := self.functions.get(block.name)):
             return {"name": block.name}
         return {"name": function.tool.name, **({"namespace": function.namespace} if function.namespace else {})}
 
     def _content_event(self, block: AnswerBlock, kind: str, **fields: Any) -> Event:
-        """Return an event about the content of an item, or the arguments of a call."""
-        place: Event = {} if block.kind == "call" else {"content_index": 0}
-        is_text = block.kind == "text" and "part" not in fields
-        place |= {"logprobs": []} if is_text else {}
-        return self._event(
-            kind, item_id=f"{_PREFIXES[block.kind]}_{block.id}", output_index=block.number, **place, **fields
-        )
+        """Return an event about the content, or the arguments, of a block."""
+        index: Event = {} if block.kind == "call" else {"content_index": 0}
+        logprobs: Event = {"logprobs": []} if block.kind == "text" and "part" not in fields else {}
+        item_id = f"{_ID_PREFIXES[block.kind]}_{block.id}"
+        return self._event(kind, item_id=item_id, output_index=block.number, **index, **logprobs, **fields)
 
     def _status(self, block: AnswerBlock) -> str:
         """Return an item's status: only the last item can be incomplete."""
@@ -161,16 +159,16 @@ class ResponseWriter:
         }
 
 
-_CONTENTS = {
+_EVENT_PREFIXES = {
     "thoughts": "response.reasoning_text",
     "text": "response.output_text",
     "call": "response.function_call_arguments",
 }
-_PREFIXES = {"thoughts": "rs", "text": "msg", "call": "fc"}
+_ID_PREFIXES = {"thoughts": "rs", "text": "msg", "call": "fc"}
 
 
 async def responses(http: HttpRequest, state: AppState, body: bodies.ResponsesRequest) -> Response:
-    """Serve POST /v1/responses; a warning header lists tools that are ignored."""
+    """Serve POST /v1/responses; a Warning header lists the tools that are ignored, because OpenAI would run them."""
     functions = functions_of(body)
     try:
         generation, make_parts = await prepare_chat(state, chat_request(body, functions))
@@ -183,11 +181,13 @@ async def responses(http: HttpRequest, state: AppState, body: bodies.ResponsesRe
         response: Response = EventStream(writer.events(state), named_event, writer.failed)
     else:
         response = await json_of(http, writer.whole(state))
-    return with_warning(response, [tool.name or tool.type for tool in body.tools or () if tool.type not in OWN_TOOLS])
+    return with_warning(
+        response, [tool.name or tool.type for tool in body.tools or () if tool.type not in CLIENT_TOOL_TYPES]
+    )
 
 
 async def _overflow(state: AppState, body: bodies.ResponsesRequest, error: ApiError) -> Response:
-    """Return a stream with a failure event, whose code Codex reads; raise `error` if the request does not stream."""
+    """Answer a prompt that is too long: stream a failure event, whose code Codex reads, or raise `error`."""
     error.param = "input"
     if not body.stream:
         raise error
@@ -230,7 +230,7 @@ def _model_name(name: str, namespace: str | None) -> str:
 
 def chat_request(body: bodies.ResponsesRequest, functions: Mapping[str, ClientTool]) -> schemas.ChatRequest:
     """Translate the request to a chat request; ApiError names an invalid field."""
-    _refuse_stored_state(body)
+    _refuse_unsupported(body)
     form = body.text.format if body.text else None
     if form and form.type == "json_schema" and form.schema is None:
         raise bad("text.format.schema", "missing")
@@ -263,7 +263,7 @@ def _tool_choice(body: bodies.ResponsesRequest) -> Any:
     return body.tool_choice
 
 
-def _refuse_stored_state(body: bodies.ResponsesRequest) -> None:
+def _refuse_unsupported(body: bodies.ResponsesRequest) -> None:
     refused = {
         **dict.fromkeys(("previous_response_id", "conversation", "prompt"), NOT_STORED),
         "background": f"{NOT_STORED}, with background false",
@@ -278,25 +278,25 @@ def _refuse_stored_state(body: bodies.ResponsesRequest) -> None:
 
 
 def messages_of_items(given: str | Sequence[dict[str, object]]) -> list[schemas.ChatMessage]:
-    """Convert input items to chat messages; ApiError names an invalid item."""
+    """Convert input items to chat messages; adjacent items of the model become one. ApiError names an invalid item."""
     if isinstance(given, str):
         return [schemas.ChatMessage("user", given)]
     messages = list[schemas.ChatMessage]()
-    answering = False  # whether the next model item extends the last message
+    answering = False  # whether the last message is an assistant message that further items extend
     for number, raw in enumerate(given):
-        place = f"input[{number}]"
-        item = _parsed_item(place, raw)
-        answers = isinstance(item, bodies.CallItem | bodies.ReasoningItem) or (
+        param = f"input[{number}]"
+        item = _parse_item(param, raw)
+        from_model = isinstance(item, bodies.CallItem | bodies.ReasoningItem) or (
             isinstance(item, bodies.MessageItem) and item.role == "assistant"
         )
-        if answers and not answering:
+        if from_model and not answering:
             messages.append(schemas.ChatMessage("assistant", "", ""))
-        answering = answers
+        answering = from_model
         match item:
-            case bodies.MessageItem() if answers:
-                messages[-1].content = f"{messages[-1].content}{text_of(item.content, f'{place}.content')}"
+            case bodies.MessageItem() if from_model:
+                messages[-1].content = f"{messages[-1].content}{text_of(item.content, f'{param}.content')}"
             case bodies.MessageItem():
-                messages.append(schemas.ChatMessage(item.role, text_of(item.content, f"{place}.content")))
+                messages.append(schemas.ChatMessage(item.role, text_of(item.content, f"{param}.content")))
             case bodies.CallItem():
                 name = _model_name(item.name, item.namespace)
                 call = schemas.ToolCall(schemas.CalledFunction(name, item.arguments), item.call_id)
@@ -304,26 +304,26 @@ def messages_of_items(given: str | Sequence[dict[str, object]]) -> list[schemas.
             case bodies.ReasoningItem():
                 thoughts = item.content or item.summary or []
                 messages[-1].reasoning_content = (messages[-1].reasoning_content or "") + text_of(
-                    thoughts, f"{place}.content"
+                    thoughts, f"{param}.content"
                 )
             case bodies.OutputItem():
-                output = text_of(_with_notes(item.output), f"{place}.output")
+                output = text_of(_replace_pictures(item.output), f"{param}.output")
                 messages.append(schemas.ChatMessage("tool", output, tool_call_id=item.call_id))
     return messages
 
 
-def _with_notes(output: str | list[schemas.TextPart]) -> str | list[schemas.TextPart]:
-    """Return a tool's result, each image (as from Codex's `view_image`) replaced by a text note."""
+def _replace_pictures(output: str | list[schemas.TextPart]) -> str | list[schemas.TextPart]:
+    """Return a tool's result; replace each image, as from Codex's `view_image`, by a text note."""
     if isinstance(output, str):
         return output
     return [schemas.TextPart("input_text", NO_PICTURE) if part.type == "input_image" else part for part in output]
 
 
-def _parsed_item(place: str, raw: dict[str, object]) -> bodies.Item:
+def _parse_item(param: str, raw: dict[str, object]) -> bodies.Item:
     kind = raw.get("type", "message")
-    if isinstance(kind, str) and kind not in bodies.ITEMS:
-        raise bad(f"{place}.type", f"{kind!r} is not supported (expected one of {', '.join(bodies.ITEMS)})")
-    item: bodies.Item = converted({**raw, "type": kind}, bodies.Item, place)  # type: ignore[arg-type]
+    if isinstance(kind, str) and kind not in bodies.ITEM_TYPES:
+        raise bad(f"{param}.type", f"{kind!r} is not supported (expected one of {', '.join(bodies.ITEM_TYPES)})")
+    item: bodies.Item = convert({**raw, "type": kind}, bodies.Item, param)  # type: ignore[arg-type]
     return item
 
 

@@ -1,4 +1,4 @@
-"""Bodies of requests. `null` means that a field is left out. Unknown fields: see `request_body`."""
+"""Request bodies. `null` means that a field is left out. `request_body` refuses some undeclared fields."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,21 +8,21 @@ from localdflash.models.backend_names import Backend, RowsMode
 from localdflash.server.engine_spec import EvictionPolicy, PairRole
 
 Share = Annotated[float, Meta(ge=1e-6, le=1.0)]
-Seed = Annotated[int, Meta(ge=-1, le=2**63 - 1)]  # -1: a random one, as with llama-server
+Seed = Annotated[int, Meta(ge=-1, le=2**63 - 1)]  # -1: a random seed, as with llama-server
 Count = Annotated[int, Meta(ge=0, lt=2**31)]
-Limit = Annotated[int, Meta(ge=-1, lt=2**31)]  # -1: all that the context holds
+Limit = Annotated[int, Meta(ge=-1, lt=2**31)]  # tokens; -1: as many as the context holds
 Token = Annotated[int, Meta(ge=0, lt=2**31)]
 Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
 Bias = Annotated[float, Meta(ge=-100.0, le=100.0)]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-LogitBias = (  # by the token's id; llama-server's clients send pairs
+LogitBias = (  # biases by token id, or pairs of both as llama-server's clients send
     Annotated[dict[Token, Bias], Meta(max_length=4096)] | Annotated[list[tuple[Token, Bias]], Meta(max_length=4096)]
 )
-Stop = str | Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=64)]  # Continue sends 17
+Stop = str | Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=64)]  # the client Continue sends 17
 
 
 class GenerationFields(Struct, kw_only=True):
-    """Fields that the requests of all dialects share."""
+    """Fields that the generating requests of all APIs share."""
 
     model: str | None = None
     stream: bool | None = None
@@ -30,15 +30,15 @@ class GenerationFields(Struct, kw_only=True):
     top_p: Share | None = None
     top_k: Count | None = None
     seed: Seed | None = None
-    draft: bool | None = None  # False: plain decoding, to compare
+    draft: bool | None = None  # False: decode without drafting, for comparisons
 
     def shared(self) -> dict[str, Any]:
-        """Return these fields by name, for a request of another dialect."""
+        """Return these fields by name, for a request of another API."""
         return {name: getattr(self, name) for name in GenerationFields.__struct_fields__}
 
 
 class SamplingFields(GenerationFields, kw_only=True):
-    """Fields that the requests of OpenAI's and llama-server's dialects share."""
+    """Fields that the generating requests of OpenAI's, llama-server's and our own API share."""
 
     min_p: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.1, le=10.0)] | None = None
@@ -50,17 +50,17 @@ class SamplingFields(GenerationFields, kw_only=True):
     n_predict: Limit | None = None  # llama-server's name
     grammar: str | None = None  # GBNF
     json_schema: dict[str, Any] | None = None
-    document: Annotated[str, Meta(max_length=4096)] | None = None
-    timings_per_token: bool | None = None  # llama-server's name; in every event of a stream
+    document: Annotated[str, Meta(max_length=4096)] | None = None  # a newer request with this id cancels this one
+    timings_per_token: bool | None = None  # llama-server's name; True: in every event
 
 
-class OpenAI(SamplingFields, kw_only=True):
-    """Fields that OpenAI's two generating requests share."""
+class OpenAIFields(SamplingFields, kw_only=True):
+    """Fields that /v1/chat/completions and /v1/completions share."""
 
     max_tokens: Limit | None = None
     n: Annotated[int, Meta(ge=1, le=16)] | None = None
     stream_options: dict[str, bool | None] | None = None
-    steps: bool | None = None
+    steps: bool | None = None  # add drafter, counts and tokens of each step to the events
 
 
 class TextPart(Struct):
@@ -85,7 +85,7 @@ class ToolCall(Struct):
 
 
 class ToolFunction(Struct, omit_defaults=True):
-    """Tool; `parameters` is the schema of its arguments."""
+    """Tool; `parameters` is the JSON schema of its arguments."""
 
     name: Annotated[str, Meta(pattern=r"^[\w.-]{1,128}$")]
     description: str | None = None
@@ -100,7 +100,7 @@ class Tool(Struct):
 
 
 class NamedTool(Struct, tag="function"):
-    """Choice of the tool to call."""
+    """Tool by name; as a `tool_choice` it must be called."""
 
     function: CalledFunction
 
@@ -113,23 +113,23 @@ class AllowedTools(Struct):
 
 
 class AllowedChoice(Struct, tag="allowed_tools"):
-    """Choice of tools; the prompt, and so the cache, has all of them."""
+    """Subset of the tools; the prompt describes all tools, so that the prefix cache stays valid."""
 
     allowed_tools: AllowedTools
 
 
 class ChatMessage(Struct):
-    """Message."""
+    """Message of a conversation."""
 
     role: str
     content: str | list[TextPart] | UnsetType | None = UNSET
-    reasoning_content: str | None = None  # what was thought before it
+    reasoning_content: str | None = None  # reasoning before the content
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
 
 
 class JsonSchema(Struct):
-    """Named schema."""
+    """JSON schema of an answer; its name is ignored."""
 
     schema: dict[str, Any] | None = None
 
@@ -139,7 +139,7 @@ class ResponseFormat(Struct, omit_defaults=True):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
-    schema: dict[str, Any] | None = None  # where llama-server and other dialects have it
+    schema: dict[str, Any] | None = None  # as llama-server and other APIs send it
     name: str | None = None
 
 
@@ -150,7 +150,7 @@ class Prediction(Struct):
     content: str | list[TextPart]
 
 
-class ChatRequest(OpenAI, kw_only=True):
+class ChatRequest(OpenAIFields, kw_only=True):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
@@ -166,20 +166,20 @@ class ChatRequest(OpenAI, kw_only=True):
     parallel_tool_calls: bool | None = None
     reasoning_format: Literal["none", "auto", "deepseek"] | None = None  # llama-server's name
     continue_final_message: bool | None = None
-    end_repeats: bool | None = None  # an answer that repeats itself ends, see `Repetition`
+    end_repeats: bool | None = None  # end an answer that repeats itself, see `Repetition`
 
 
-class CompletionRequest(OpenAI, kw_only=True):
+class CompletionRequest(OpenAIFields, kw_only=True):
     """POST /v1/completions."""
 
-    # msgspec allows one array in a union: what is in it is looked at later.
+    # msgspec allows one array type in a union; `prompts_of` checks the elements.
     prompt: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
     suffix: str | None = None
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
 
 
 class Extra(Struct):
-    """Another file or a part of it."""
+    """Text of another file, or a part of the text."""
 
     text: str
     filename: str = ""
@@ -188,9 +188,9 @@ class Extra(Struct):
 class NativeRequest(SamplingFields, kw_only=True):
     """Fields that llama-server's own requests share."""
 
-    response_fields: list[str] | None = None
+    response_fields: list[str] | None = None  # the only fields to return
     t_max_predict_ms: Annotated[float, Meta(ge=-1.0, le=1e9)] | None = None
-    n_indent: Count | None = None
+    n_indent: Count | None = None  # end before a line that is indented less
 
 
 class InfillRequest(NativeRequest, kw_only=True):
@@ -209,7 +209,7 @@ class RawRequest(NativeRequest, kw_only=True):
 
 
 class ContextPart(Struct):
-    """Other code for the prompt of a completion."""
+    """Other code for the prompt of a completion; see `ContextPiece`."""
 
     kind: Literal["definition", "import", "open", "recent", "edit"]
     text: str
@@ -218,7 +218,7 @@ class ContextPart(Struct):
 
 
 class CompleteRequest(SamplingFields, kw_only=True):
-    """POST /complete."""
+    """POST /complete; docs/api.md describes the fields."""
 
     path: Annotated[str, Meta(max_length=4096)] = ""
     language: Annotated[str, Meta(max_length=64)] = ""
@@ -253,13 +253,13 @@ class DetokenizeRequest(Struct):
 
 
 class TemplateRequest(ChatRequest, kw_only=True):
-    """POST /apply-template: `count` asks for the number of tokens instead of the text."""
+    """POST /apply-template. If `count`, the response has the number of tokens instead of the text."""
 
     count: bool = False
 
 
 class LoadRequest(Struct, forbid_unknown_fields=True):
-    """POST /load: fields of `Options`, the pair's role, and how to treat answers of a pair that must be unloaded."""
+    """POST /load: fields of `Options`, the role, and in `others` what happens to requests of a pair to unload."""
 
     pair: Annotated[str, Meta(min_length=1, max_length=4096)]
     drafter: Annotated[str, Meta(max_length=4096)] | UnsetType = UNSET

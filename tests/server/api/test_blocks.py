@@ -36,7 +36,7 @@ def written(text: str, cuts: list[int]) -> list[AnswerBlock]:
     grown, open_block = dict[int, str](), None
     for event in events:
         number = event.block.number
-        match event.what:
+        match event.action:
             case "begin":
                 assert (open_block, number) == (None, len(grown))
                 open_block, grown[number] = number, ""

@@ -58,8 +58,8 @@ def prepared(plain: LoadedPair, dialect: Dialect, limit: int, params: SamplingPa
         return render_chat(plain, [TemplateMessage("user", QUESTION)]).prepare(limit, params)
     if dialect is not INFILL:
         return prepare_text(plain, PROMPT, limit, params)
-    filler, gap = InfillPlanner(plain, patience=None), Gap("", "", BEFORE, "", AFTER)
-    return prepare_infill(plain, filler.plan(gap, max_tokens=limit, params=params, max_prompt_tokens=plain.context))
+    planner, gap = InfillPlanner(plain, patience=None), Gap("", "", BEFORE, "", AFTER)
+    return prepare_infill(plain, planner.plan(gap, max_tokens=limit, params=params, max_prompt_tokens=plain.context))
 
 
 @every_dialect
