@@ -166,10 +166,10 @@ async def _detect_infill(probe: ServerProbe, name: str, *, is_only: bool) -> tup
             return None, answer.has_logprobs
     for form in FORMATS.values() if is_only else ():
         if form.markers and not form.model_name:  # formats that any model may have, as in `detect`
-            tokens = [*form.markers, *([form.telltale] if form.telltale else [])]
+            tokens = [*form.markers, *([form.family_token] if form.family_token else [])]
             answer = await probe.request_token(name, "".join(tokens))
             if answer and answer.prompt_tokens is not None and _are_tokens(tokens, answer.prompt_tokens):
-                return replace(form, files=None), answer.has_logprobs
+                return replace(form, file_tokens=None), answer.has_logprobs
     return None
 
 

@@ -20,7 +20,7 @@ class PieceVocabulary:
     """`Vocabulary` whose ids are pieces of text, and whose special tokens are the markers of a format."""
 
     def __init__(self, form: FimFormat) -> None:
-        self._markers = (*form.markers, *(form.files or ()))
+        self._markers = (*form.markers, *(form.file_tokens or ()))
         self._ids: dict[str, int] = {}  # by piece, in their order
 
     def encode(self, text: str, *, continues: bool = False) -> list[int]:
@@ -55,7 +55,7 @@ class RemotePrompt:
         self._pieces = PieceVocabulary(self._layout)
         self._encoder = Encoder(self._pieces)
         self._context = int((context or DEFAULT_CONTEXT_TOKENS) * CONTEXT_SHARE)
-        markers = (*self._layout.markers, *self._layout.stops, *(self._layout.files or ()))
+        markers = (*self._layout.markers, *self._layout.stops, *(self._layout.file_tokens or ()))
         self._spelled = re.compile("|".join([*map(re.escape, markers), r"<\|\w+\|>", "</?s>"]))
 
     def fields(self, gap: Gap, others: Sequence[ContextPiece], max_tokens: int) -> dict[str, object]:
