@@ -123,7 +123,7 @@ async def _complete(server: SuggestionServer, params: types.CompletionParams) ->
     document = server.completable(params.text_document.uri)
     if document is None:
         return types.CompletionList(is_incomplete=True, items=[])
-    place = document.place(params.position.line, params.position.character)
+    place = document.position(params.position.line, params.position.character)
     offers = await server.offers(document, place, manual=False)
     markdown = _supports_markdown(server.client_capabilities)
     items = [_list_item(document, place, offer.text, markdown=markdown) for offer in offers]
