@@ -27,7 +27,7 @@ from localdflash.lsp.protocol import PARSE_ERROR, DocumentProtocol
 
 CHUNK_BYTES = 65_536
 MAX_BACKLOG_BYTES = 64_000_000  # bytes that a client has not read yet
-PARENT_POLL_SECONDS = 2.0  # seconds between two checks that the editor's process is running
+EDITOR_POLL_SECONDS = 2.0  # seconds between two checks that the editor's process is running
 FLUSH_SECONDS = 2.0  # longest wait for an editor to read the last bytes
 
 Create = Callable[[], LanguageServer]
@@ -97,7 +97,7 @@ async def _wait_for_editor_exit(server: LanguageServer, initialized: asyncio.Eve
         editor = psutil.Process()
     with suppress(psutil.NoSuchProcess):
         while editor.is_running() and editor.status() != psutil.STATUS_ZOMBIE:
-            await asyncio.sleep(PARENT_POLL_SECONDS)
+            await asyncio.sleep(EDITOR_POLL_SECONDS)
 
 
 async def _until_signal(serve: Callable[[], Awaitable[int]]) -> int:

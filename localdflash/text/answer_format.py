@@ -36,7 +36,7 @@ class ThoughtMarkers:
 
 
 class MarkedText:
-    """`TextDecoder` of an answer that the prompt begins with `begun`; `thinking`: the prompt ends inside thoughts."""
+    """`TextDecoder` of an answer after its beginning `begun`; `thinking`: the prompt ends inside thoughts."""
 
     def __init__(self, tokenizer: Tokenizer, markers: ThoughtMarkers, begun: str, *, thinking: bool) -> None:
         self._detokenizer = Detokenizer(tokenizer)

@@ -47,9 +47,9 @@ class FimFormat:
     order: Literal["psm", "spm"] = "psm"
     stops: tuple[str, ...] = ()  # tokens that end the middle, as the markers and `Tokenizer.ends` do
     stop_strings: tuple[str, ...] = ()  # text that ends the middle
-    family_token: str | None = None  # a token that no other family with the same markers has
+    family_token: str | None = None  # a further token that vocabularies of this family have
     model_name: str = ""  # a word of `general.name` that identifies the family if no token does
-    architecture: str = ""  # `general.architecture` that identifies the family, whatever its name
+    architecture: str = ""  # `general.architecture` that identifies the family, whatever the model's name
     max_prompt_tokens: int = 1 << 30  # longest in training; longer prompts are slower and not better
     file_tokens: tuple[str, str] | None = None  # tokens before the repository's and before each file's name
 
@@ -167,7 +167,7 @@ def arrange_prompt(
 
 
 def split(text: str) -> tuple[str, str] | None:
-    """Return prefix and suffix of a prompt that spells any format's markers, each once; None for other text."""
+    """Return prefix and suffix of a prompt that spells any format's three markers once each; None for other text."""
     return next((parts for fim in FORMATS.values() if (parts := _split_at(fim, text))), None)
 
 

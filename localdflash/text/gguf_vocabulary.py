@@ -32,7 +32,7 @@ _FIM_NAMES = {  # role -> spellings; the first that the vocabulary has is a cont
     "fim_rep": "<|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame>",
     "fim_sep": "<|file_sep|>",
 }
-_HARMONY_TEXT = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")  # gpt-oss: parts of answers
+_HARMONY_TEXT = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")  # gpt-oss: not control tokens
 
 # Pre-tokenizer patterns, see `_PRE_TOKENIZERS`; each further pattern splits the pieces of the previous pattern.
 _CONTRACTIONS = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
