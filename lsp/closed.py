@@ -1,10 +1,10 @@
-"""Brackets and quotes that an editor closed behind the cursor: `foo(|)` is treated as `foo(|`."""
+"""Closers: brackets and quotes that an editor adds after the cursor. `foo(|)` is treated as `foo(|`."""
 
 import re
 
 from localdflash.code.fim.brackets import Brackets
 
-PAIRS = ("()", "[]", "{}", '""', "''", "``")
+_PAIRS = ("()", "[]", "{}", '""', "''", "``")
 _CLOSERS = re.compile(r"[)\]}\"'`]+(?=[ \t]*\Z)")
 
 
@@ -28,20 +28,20 @@ def closed_after(language: str, line: str, rest: str) -> str:
 
 def closes_again(language: str, line: str, closed: str, text: str) -> bool:
     """Return whether `text` after `line` closes all brackets and quotes of `closed`, even if it opens others later."""
-    read, depth = _read(language, line), len(_read(language, line + closed).stack)
+    brackets, depth = _read(language, line), len(_read(language, line + closed).stack)
     for char in text:
-        read.feed(char)
-        if len(read.stack) <= depth and not read.terminator:
+        brackets.feed(char)
+        if len(brackets.stack) <= depth and not brackets.terminator:
             return True
     return False
 
 
-def still_closed(middle: str, typed: str, closed: str) -> tuple[str, str]:
+def split_closers(middle: str, typed: str, closed: str) -> tuple[str, str]:
     """Split `middle`, which was `typed + closed` before the last change, into typed text and the editor's closers."""
     text = middle.removesuffix(closed)
     if text == middle:
         closed = ""
-    if text.startswith(typed) and text.removeprefix(typed) in PAIRS:
+    if text.startswith(typed) and text.removeprefix(typed) in _PAIRS:
         return text[:-1], text[-1] + closed
     return text, closed
 

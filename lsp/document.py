@@ -10,7 +10,7 @@ from lsprotocol import types
 Encoding = Literal["utf-8", "utf-16", "utf-32"]
 LineEdit = tuple[int, Sequence[str], Sequence[str]]  # first line, and the lines removed and added, without ends
 
-_ESCAPED = re.compile("[\udc80-\udcff]")  # a byte that is not UTF-8, see `framing`
+_ESCAPED = re.compile("[\udc80-\udcff]")  # a byte that is not UTF-8, as `framing` decodes it
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
@@ -22,12 +22,12 @@ class LineColumn(NamedTuple):
 
 
 class Document:
-    """Text as a list of lines, so that an edit is cheap. The client sets `version` and `language`."""
+    """Text as a list of lines, so that an edit is cheap. `version` and `language` are those that the client sent."""
 
     def __init__(self, uri: str, text: str, version: int, encoding: Encoding = "utf-16", language: str = "") -> None:
         self.uri, self.version, self.encoding, self.language = uri, version, encoding, language
         self._lines = _split(text)
-        self._text: str | None = None  # joined at the first use
+        self._text: str | None = None  # joined on demand
         self.size = len(text)  # in characters
 
     @property
@@ -38,16 +38,16 @@ class Document:
         return self._text
 
     def line_end(self, number: int) -> str:
-        """Return the line end before a line, or of the first line."""
+        """Return the line end to insert in a line: CRLF if the line before (or line 0) ends with it, else LF."""
         return "\r\n" if self._lines[max(number, 1) - 1].endswith("\r\n") else "\n"
 
     def line(self, number: int) -> str:
         """Return a line without its end."""
-        return _bare(self._lines[number])
+        return _without_end(self._lines[number])
 
-    def around(self, place: LineColumn) -> tuple[str, str]:
+    def around(self, position: LineColumn) -> tuple[str, str]:
         """Return the text before and after a position."""
-        offset = sum(map(len, self._lines[: place.line])) + place.column
+        offset = sum(map(len, self._lines[: position.line])) + position.column
         return self.text[:offset], self.text[offset:]
 
     def longest_line(self) -> int:
@@ -59,34 +59,34 @@ class Document:
         first, last = types.Position(start.line, self.units(start)), types.Position(end.line, self.units(end))
         return types.Range(first, last)
 
-    def place(self, line: int, units: int) -> LineColumn:
-        """Return the position of a client's line and column."""
+    def position(self, line: int, units: int) -> LineColumn:
+        """Return the position at a line and a column in the client's units, moved into the document if outside."""
         if line >= len(self._lines):
             return LineColumn(len(self._lines) - 1, len(self._lines[-1]))
         return LineColumn(max(line, 0), _column(self.line(max(line, 0)), units if line >= 0 else 0, self.encoding))
 
-    def units(self, place: LineColumn) -> int:
+    def units(self, position: LineColumn) -> int:
         """Return the column of a position in the client's units."""
-        return _length(self._lines[place.line][: place.column], self.encoding)
+        return _length(self._lines[position.line][: position.column], self.encoding)
 
     def replace(self, start: LineColumn, end: LineColumn, text: str) -> LineEdit:
-        """Replace the text between two positions, in any order."""
+        """Replace the text between two positions, in any order; return the changed lines."""
         if end < start:
             start, end = end, start
-        # One line more on either side: a CR and an LF that come to stand side by side are one line end.
+        # One line more on either side, because a CR and an LF that become adjacent are one line end.
         first, last = max(start.line - 1, 0), min(end.line + 1, len(self._lines) - 1)
         before = "".join(self._lines[first : start.line]) + self._lines[start.line][: start.column]
         after = self._lines[end.line][end.column :] + "".join(self._lines[end.line + 1 : last + 1])
-        fresh = _split(before + text + after)
+        new = _split(before + text + after)
         if last < len(self._lines) - 1:
-            fresh.pop()  # empty: what was replaced ends with a line end, after which the old lines go on
-        old, self._lines[first : last + 1] = self._lines[first : last + 1], fresh
+            new.pop()  # an empty last line: the old lines follow instead
+        old, self._lines[first : last + 1] = self._lines[first : last + 1], new
         self._text = None
-        self.size += sum(map(len, fresh)) - sum(map(len, old))
-        return _edit(first, old, fresh)
+        self.size += sum(map(len, new)) - sum(map(len, old))
+        return _edit(first, old, new)
 
     def replace_all(self, text: str) -> LineEdit:
-        """Replace the whole text."""
+        """Replace the whole text; return the changed lines."""
         old, self._lines, self._text = self._lines, _split(text), None
         self.size = len(text)
         return _edit(0, old, self._lines)
@@ -102,11 +102,11 @@ def _edit(first: int, old: list[str], new: list[str]) -> LineEdit:
     shorter = min(len(old), len(new))
     head = next((i for i in range(shorter) if old[i] != new[i]), shorter)
     tail = next((i for i in range(shorter - head) if old[-1 - i] != new[-1 - i]), shorter - head)
-    went, came = old[head : len(old) - tail], new[head : len(new) - tail]
-    return first + head, [_bare(line) for line in went], [_bare(line) for line in came]
+    removed, added = old[head : len(old) - tail], new[head : len(new) - tail]
+    return first + head, [_without_end(line) for line in removed], [_without_end(line) for line in added]
 
 
-def _bare(line: str) -> str:
+def _without_end(line: str) -> str:
     return line.rstrip("\r\n")
 
 
@@ -119,7 +119,7 @@ def _split(text: str) -> list[str]:
 
 
 def _column(line: str, units: int, encoding: Encoding) -> int:
-    """Return how many characters of a line fit into so many units."""
+    """Return how many characters of a line fit into this many units."""
     line = line[: max(units, 0)]  # a character has at least one unit
     if line.isascii():
         return len(line)

@@ -29,7 +29,7 @@ class Timings(TypedDict):
 
 
 class Event(TypedDict):
-    """Part of an answer; the last one of its index has a `finish`."""
+    """Part of an answer. `index` is the number of the requested text; that text's last event has a `finish`."""
 
     index: Annotated[int, msgspec.Meta(ge=0)]
     text: str
@@ -66,7 +66,7 @@ class CompletionClient(ABC):
 
     disconnect_message = "the daemon exited mid-answer"
     model_suffix = ""  # of a model's display name: the server's address
-    error_retry_seconds = 0.0  # delay of the next request after an error response
+    error_retry_seconds = 0.0  # after an error response, the time in which requests get no answer
 
     def __init__(self, log: Callable[[str], None], on_trouble: Callable[[str], None]) -> None:
         self._log, self._on_trouble = log, on_trouble
@@ -76,9 +76,9 @@ class CompletionClient(ABC):
         self._reported = ""
 
     async def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
-        """Yield the events of one completion; none if no server is found. Closing the iterator cancels it."""
+        """Yield the events of one completion; none if it fails, which is reported. Closing the iterator cancels it."""
         for _ in range(2):  # reconnect once if the server exited since the last request
-            source = await self._connected()
+            source = await self._open_source()
             if source is None:
                 return
             begun = False
@@ -90,14 +90,14 @@ class CompletionClient(ABC):
                 self._report("")
                 return
             except EngineDisconnect:
-                self._drop()
+                self._close_source()
                 if begun:
                     break
             except LocaldflashError as error:
-                self._drop()  # the daemon may have been replaced
-                self._fail(str(error), self.error_retry_seconds)
+                self._close_source()  # the next request looks for the server again
+                self._report_failure(str(error), self.error_retry_seconds)
                 return
-        self._fail(self.disconnect_message)
+        self._report_failure(self.disconnect_message)
 
     @abstractmethod
     async def find(self) -> CompletionSource:
@@ -105,22 +105,22 @@ class CompletionClient(ABC):
 
     async def model(self) -> str:
         """Connect, and return the display name of the server's model; "" if no server is found."""
-        source = await self._connected()
+        source = await self._open_source()
         return f"{source.model}{self.model_suffix}" if source else ""
 
     def close(self) -> None:
         """Close the connection."""
         if self._connecting:
             self._connecting.cancel()
-        self._drop()
+        self._close_source()
 
-    def _drop(self) -> None:
+    def _close_source(self) -> None:
         if self._source:
             self._source.close()
         self._source = None
 
-    async def _connected(self) -> CompletionSource | None:
-        """Return a connection, or None if no server is found."""
+    async def _open_source(self) -> CompletionSource | None:
+        """Return the connection, opened if necessary; None if no server is found or the last failure is too recent."""
         if self._source is None and time.monotonic() >= self._retry_at:
             self._connecting = self._connecting or asyncio.create_task(self._connect())
             await asyncio.shield(self._connecting)  # a cancelled request leaves the attempt running
@@ -130,11 +130,11 @@ class CompletionClient(ABC):
         try:
             self._source = await self.find()
         except (LocaldflashError, OSError) as error:
-            self._fail(str(error))
+            self._report_failure(str(error))
         finally:
             self._connecting = None
 
-    def _fail(self, message: str, delay: float | None = None) -> None:
+    def _report_failure(self, message: str, delay: float | None = None) -> None:
         self._retry_at = time.monotonic() + (RETRY_SECONDS if delay is None else delay)
         self._report(message)
 

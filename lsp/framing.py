@@ -17,7 +17,7 @@ _BLANK_LINE = re.compile(rb"^\r?\n", re.MULTILINE)
 
 
 class FramingError(Exception):
-    """Error: the client does not speak LSP, or a body is too large or differs from its announced length."""
+    """The client does not speak LSP, or a body is too large; the connection cannot continue."""
 
 
 class MessageReader:
@@ -25,7 +25,7 @@ class MessageReader:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._length: int | None = None  # of the body, once its header is complete
+        self._length: int | None = None  # of the current body in bytes; None until its header is complete
 
     def feed(self, data: bytes) -> Iterator[object]:
         """Yield JSON values, or NOT_JSON. Exhaust the iterator before the next call."""
@@ -39,13 +39,13 @@ class MessageReader:
             del self._buffer[: self._length]
             self._length = None
             try:
-                # Bytes that are not UTF-8 become lone surrogates, which count as one unit of a column each.
+                # Bytes that are not UTF-8 become lone surrogates, each of which `document` counts as one unit.
                 yield json.loads(body.decode("utf-8", "surrogateescape"))
             except (ValueError, RecursionError):
                 yield NOT_JSON
 
     def _read_header(self) -> int | None:
-        """Read the header and return the length of the body; None if the header is incomplete."""
+        """Remove a header from the buffer and return the body's length; None if the header is incomplete."""
         if header := _HEADER.match(self._buffer, 0, MAX_HEADER_BYTES):
             length = int(header[1])
             if length > MAX_BODY_BYTES:

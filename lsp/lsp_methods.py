@@ -27,7 +27,7 @@ from localdflash.server.engine_spec import EngineSpec
 MAX_LABEL_CHARS = 60  # of a suggestion's label in a completion list
 TRIGGERS = [".", "(", "[", "{", " ", "=", ",", ":", "\n"]
 _WORD, _DASHED, _DOLLARS = re.compile(r"\w*$"), re.compile(r"[\w-]*$"), re.compile(r"[\w$]*$")
-_WORDS = {  # LSP language id -> word pattern, where the editor's word includes more than \w
+_WORDS = {  # LSP language id -> pattern of a word, where it is not \w*
     **dict.fromkeys(("css", "scss", "less", "html", "lisp", "emacs-lisp", "scheme", "clojure"), _DASHED),
     **dict.fromkeys(("javascript", "javascriptreact", "js", "typescript", "typescriptreact", "php"), _DOLLARS),
 }
@@ -41,7 +41,7 @@ def create_server(engine: EngineSpec | RemoteServer, usage: Path | None = None) 
 
 
 def register(server: SuggestionServer) -> None:
-    """Register the features as functions, because pygls writes attributes on them."""
+    """Register the features. They are functions and not methods, because pygls writes attributes on them."""
 
     @server.feature(types.INITIALIZE)
     def initialize(params: types.InitializeParams) -> None:
@@ -82,7 +82,7 @@ def register(server: SuggestionServer) -> None:
     @server.feature("textDocument/didPartiallyAcceptCompletion")
     def partly_accepted(params: Any) -> None:
         if suggestion := _suggestion_id(params):
-            server.accepted(suggestion)  # counts like a full accept: the first accepted part counts, once
+            server.accepted(suggestion)  # the first accepted part counts like the whole, further parts do not
 
     @server.feature("localdflash/didRejectCompletion")
     def dismissed(params: Any) -> None:
@@ -98,7 +98,7 @@ def register(server: SuggestionServer) -> None:
 
 
 def _suggestion_id(params: Any) -> str | None:
-    """Return the id of the suggestion that a notification is about."""
+    """Return the id of the suggestion that a notification names; None if it names none."""
     item = _get(params, "item")
     arguments = _get(_get(item, "command"), "arguments")
     known = isinstance(arguments, list | tuple) and arguments and isinstance(arguments[0], str)
@@ -123,7 +123,7 @@ async def _complete(server: SuggestionServer, params: types.CompletionParams) ->
     document = server.completable(params.text_document.uri)
     if document is None:
         return types.CompletionList(is_incomplete=True, items=[])
-    place = document.place(params.position.line, params.position.character)
+    place = document.position(params.position.line, params.position.character)
     offers = await server.offers(document, place, manual=False)
     markdown = _supports_markdown(server.client_capabilities)
     items = [_list_item(document, place, offer.text, markdown=markdown) for offer in offers]

@@ -1,4 +1,4 @@
-"""The language server. Answers replace the line up to the cursor, so that clients can trim typed text."""
+"""The language server. Items replace the line up to the cursor, so that clients can trim typed text."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from localdflash.lsp.closed import closed_after, closes_again
 from localdflash.lsp.document import Document, LineColumn, line_feeds
 from localdflash.lsp.engine_completer import CompletionClient, DaemonCompleter, Event, Timings
 from localdflash.lsp.lsp_settings import LspSettings, RemoteServer
-from localdflash.lsp.lsp_status import SuggestedPlace, Tally, silence
+from localdflash.lsp.lsp_status import SuggestionOrigin, Tally, silence
 from localdflash.lsp.next_edit import NextEdits
 from localdflash.lsp.protocol import DocumentProtocol
 from localdflash.lsp.request_context import EditorContext, path_of
@@ -32,13 +32,13 @@ from localdflash.text.syntax import language_of
 ACCEPT = "localdflash.accept"  # the command of an item
 STATUS = "didChangeStatus"
 UPDATE = "localdflash/didUpdateInlineCompletion"
-PAUSE_SECONDS = 1.0  # seconds without a key after which context is looked up and the next prompt prepared
+PAUSE_SECONDS = 1.0  # without a key, before context is looked up and the next prompt prepared
 STATUS_SECONDS = 0.5  # seconds between two status notifications
 
 
 @dataclass(frozen=True)
 class ItemTarget:
-    """Range that an item replaces. `head`: text before the suggestion; `selected`: `head` is a popup menu's item."""
+    """Range that an item replaces. `head`: its text before the suggestion; `selected`: `head` is a popup menu item."""
 
     range: types.Range
     head: str
@@ -47,7 +47,7 @@ class ItemTarget:
     selected: bool = False
 
     def item(self, offer: SuggestionOffer) -> types.InlineCompletionItem:
-        """Return an offer as an LSP item; its command reports acceptance. It replaces closers that it closes itself."""
+        """Return an offer as an LSP item, whose command reports acceptance; it replaces closers that it repeats."""
         command = types.Command(title="Accepted", command=ACCEPT, arguments=[offer.suggestion.name])
         start, end = self.range.start, self.range.end
         if self.closed and closes_again(self.language, self.head, self.closed, offer.text):
@@ -69,14 +69,14 @@ class SuggestionServer(LanguageServer):
         self.tally = Tally()
         self._usage = UsageLog(usage)
         self.sessions: dict[str, Session] = {}
-        self._completer, self.pace = self._of(engine)
+        self._completer, self.pace = self._make_client(engine)
         self._pulse = Pulse()
-        self._generator = Generator(self._completer, self._beat, self.pace.answered, self._generated)
+        self._generator = Generator(self._completer, self._on_generation, self.pace.answered, self._on_answer_end)
         self.next_edits = NextEdits(self.protocol.notify, self._spawn, lambda uri: self.completable(uri) is not None)
         self._active: Session | None = None
         self._context = EditorContext([], self.protocol.documents, self._warn)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._sent_status: dict[str, Any] = {}  # the last status
+        self._sent_status: dict[str, Any] = {}  # the last one, so that only changes are sent
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.protocol.on_open = self._opened
@@ -84,12 +84,12 @@ class SuggestionServer(LanguageServer):
         self.protocol.on_changed = self._changed
         self.protocol.on_close = self._closed
 
-    def _of(self, engine: EngineSpec | RemoteServer) -> tuple[CompletionClient, TypingPace]:
+    def _make_client(self, engine: EngineSpec | RemoteServer) -> tuple[CompletionClient, TypingPace]:
         if isinstance(engine, EngineSpec):
-            return DaemonCompleter(engine, self._say, self._trouble), TypingPace()
+            return DaemonCompleter(engine, self._log, self._trouble), TypingPace()
         from localdflash.lsp.remote.remote_completer import RemoteCompleter  # only if needed: the import takes 0.1 s
 
-        return RemoteCompleter(engine, self._say, self._trouble), RemotePace()
+        return RemoteCompleter(engine, self._log, self._trouble), RemotePace()
 
     def initialized_with(self, params: types.InitializeParams) -> None:
         """Read the client's capabilities and options, before those of the server are announced."""
@@ -98,17 +98,17 @@ class SuggestionServer(LanguageServer):
         for line in wrong:
             self._loop.call_later(0, self._warn, line)
         folders = [folder.uri for folder in params.workspace_folders or ()] or [params.root_uri or ""]
-        self._context = EditorContext(_folders(folders), self.protocol.documents, partial(self._later, self._warn))
+        self._context = EditorContext(_folders(folders), self.protocol.documents, partial(self._call_soon, self._warn))
         self.protocol.on_save = self._context.saved
 
     def ready(self) -> None:
         """Index the workspace once the client is initialized; connect to a remote server."""
-        self._context.start(partial(self._later, self._look_again))
+        self._context.start(partial(self._call_soon, self._refresh_context))
         if isinstance(self._engine, RemoteServer):
             self._spawn(self._connect())  # detects the server's features before the first request
 
     def folders_changed(self, change: types.WorkspaceFoldersChangeEvent) -> None:
-        """Follow the folders that the editor has open."""
+        """Add and remove folders of the workspace."""
         gone = [path_of(folder.uri) for folder in change.removed]
         self._context.follow(_folders([folder.uri for folder in change.added]), gone)
 
@@ -122,7 +122,7 @@ class SuggestionServer(LanguageServer):
         if silent:
             return None
         document = self.protocol.documents[params.text_document.uri]
-        version, place = document.version, document.place(params.position.line, params.position.character)
+        version, place = document.version, document.position(params.position.line, params.position.character)
         target = _target(document, place, params.context.selected_completion_info)
         offers = await self.offers(document, place, manual=manual, target=target)
         if not offers:
@@ -134,13 +134,13 @@ class SuggestionServer(LanguageServer):
     async def offers(
         self, document: Document, place: LineColumn, *, manual: bool, target: ItemTarget | None = None
     ) -> list[SuggestionOffer]:
-        """Return what to show at a position; an item can replace the range of `target`."""
+        """Return the suggestions to show at a position, or after the head of `target` in place of its range."""
         session, version = self._session(document), document.version
         before, after = document.around(place)
         if target:
             start, end = target.range.start, target.range.end
-            before = document.around(document.place(start.line, start.character))[0] + target.head
-            after = document.around(document.place(end.line, end.character))[1]
+            before = document.around(document.position(start.line, start.character))[0] + target.head
+            after = document.around(document.position(end.line, end.character))[1]
         closed = target.closed if target else ""
         cursor = Cursor(
             line_feeds(before),
@@ -155,13 +155,13 @@ class SuggestionServer(LanguageServer):
             looking = self._spawn(self._context.look(document.uri, place.line))
             await asyncio.wait((looking,), timeout=self.settings.deadline_ms / 2e3)
         offers = await session.offers(cursor)
-        if target and target.selected and re.search(r"\w$", target.head):  # a menu's word is not lengthened
+        if target and target.selected and re.search(r"\w$", target.head):  # not to lengthen the menu's word
             offers = [offer for offer in offers if not re.match(r"\w", offer.text)]
         language = language_of(document.uri, document.language) or document.language
-        where = SuggestedPlace(document.uri, language, kind_of_place(before, after))
+        origin = SuggestionOrigin(document.uri, language, kind_of_place(before, after))
         for offer in offers:
-            if self.tally.offered(offer.suggestion.name, where):
-                self._count(where, "suggested")
+            if self.tally.offered(offer.suggestion.name, origin):
+                self._count(origin, "suggested")
         if manual and not offers and session.silence:
             message = f"localdflash: {session.silence}"
             self.window_show_message(types.ShowMessageParams(types.MessageType.Info, message))
@@ -172,15 +172,15 @@ class SuggestionServer(LanguageServer):
         return None if self._silence(uri, manual=False) else self.protocol.documents[uri]
 
     def accepted(self, name: str, text: str = "") -> None:
-        """Record that the user accepted a suggestion. `text`: the accepted part, checked again after KEPT_SECONDS."""
-        place = self.tally.accepted(name)
-        if place is None:
+        """Record that the user accepted a suggestion. `text`: counts as kept if still there after KEPT_SECONDS."""
+        origin = self.tally.accepted(name)
+        if origin is None:
             return
         self.pace.accepted()
         self.show_status()
-        self._count(place, "accepted")
+        self._count(origin, "accepted")
         if text:
-            check = partial(self._count_if_kept, name, place, text)
+            check = partial(self._count_if_kept, name, origin, text)
             self._timers[f"kept {name}"] = asyncio.get_running_loop().call_later(KEPT_SECONDS, check)
 
     def status(self) -> dict[str, Any]:
@@ -192,16 +192,16 @@ class SuggestionServer(LanguageServer):
         if self.settings.status and "status" not in self._timers:
             self._timers["status"] = asyncio.get_running_loop().call_later(STATUS_SECONDS, self._send_status)
 
-    def _count(self, place: SuggestedPlace, event: UsageEvent) -> None:
-        self._usage.add(place.language, place.kind, event)
+    def _count(self, origin: SuggestionOrigin, event: UsageEvent) -> None:
+        self._usage.add(origin.language, origin.kind, event)
         if "usage" not in self._timers:
             self._timers["usage"] = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush_usage)
 
-    def _count_if_kept(self, name: str, place: SuggestedPlace, text: str) -> None:
+    def _count_if_kept(self, name: str, origin: SuggestionOrigin, text: str) -> None:
         self._timers.pop(f"kept {name}", None)
-        document = self.protocol.documents.get(place.uri)
+        document = self.protocol.documents.get(origin.uri)
         if document and text in line_feeds(document.text):
-            self._count(place, "kept")
+            self._count(origin, "kept")
 
     def _flush_usage(self) -> None:
         self._timers.pop("usage", None)
@@ -235,7 +235,7 @@ class SuggestionServer(LanguageServer):
             session = Session(document.uri, self._generator, self._pulse, self.pace, self._describe)
             self.sessions[document.uri] = session
         if self._active and self._active is not session:
-            self._active.leave()
+            self._active.end_requests()
         self._active = session
         return session
 
@@ -249,8 +249,8 @@ class SuggestionServer(LanguageServer):
         session = self.sessions.get(document.uri)
         while session and (text := await session.growth(offer, lambda: document.version == version)):
             offer = replace(offer, text=text)
-            where = types.VersionedTextDocumentIdentifier(version=version, uri=document.uri)
-            update = {"textDocument": where, "position": position, "items": [target.item(offer)]}
+            identifier = types.VersionedTextDocumentIdentifier(version=version, uri=document.uri)
+            update = {"textDocument": identifier, "position": position, "items": [target.item(offer)]}
             self.protocol.notify(UPDATE, update)
 
     def _opened(self, document: Document) -> None:
@@ -268,9 +268,9 @@ class SuggestionServer(LanguageServer):
         self.pace.key(now)
         if session := self.sessions.get(document.uri):
             shown = session.shown
-            came = session.changed(line_feeds(document.text))
-            if shown and len(came.strip()) > 1:  # not a line end, with the indentation that editors add
-                self.accepted(shown.name, came.strip())  # clients do not report every accepted part
+            inserted = session.changed(line_feeds(document.text))
+            if shown and len(inserted.strip()) > 1:  # not just a line end and the indentation that editors add
+                self.accepted(shown.name, inserted.strip())  # clients do not report every accepted part
         self.next_edits.changed(document)
         self._pause(document.uri, PAUSE_SECONDS)
 
@@ -283,44 +283,44 @@ class SuggestionServer(LanguageServer):
 
     def _leave(self, uri: str) -> None:
         if session := self.sessions.pop(uri, None):
-            session.leave()
+            session.end_requests()
             self._active = None if self._active is session else self._active
 
     def _pause(self, uri: str, seconds: float) -> None:
         if timer := self._timers.pop(uri, None):
             timer.cancel()
-        self._timers[uri] = asyncio.get_running_loop().call_later(seconds, lambda: self._spawn(self._rest(uri)))
+        self._timers[uri] = asyncio.get_running_loop().call_later(seconds, lambda: self._spawn(self._prepare(uri)))
 
-    def _look_again(self) -> None:
+    def _refresh_context(self) -> None:
         """Look up context again for all open documents, because the workspace has been indexed since."""
         for uri in self.protocol.documents:
             self._pause(uri, 0)
 
-    async def _rest(self, uri: str) -> None:
-        """Look up context in a typing pause, and have the engine evaluate the changed prompt."""
+    async def _prepare(self, uri: str) -> None:
+        """Look up context in a typing pause, and have the engine read the prompt if it changed."""
         session = self.sessions.get(uri)
         if session is None or self.completable(uri) is None:
-            return  # the first request has the cursor's position
-        new = await self._context.look(uri, session.line)
+            return  # without a request the cursor's position is unknown
+        is_new = await self._context.look(uri, session.line)
         if session is self._active:
-            session.rest(new)
+            session.prepare_prompt(is_new)
 
     async def _connect(self) -> None:
         self.tally.model = await self._completer.model()
         self.show_status()
 
-    def _beat(self) -> None:
+    def _on_generation(self) -> None:
         self._pulse.beat()
         self.show_status()
 
-    def _generated(self, ended: Event) -> None:
+    def _on_answer_end(self, ended: Event) -> None:
         rate = ended.get("timings", Timings()).get("predicted_per_second")
         self.tally.tau, self.tally.tokens_per_second = ended.get("tau"), rate or self.tally.tokens_per_second
         if model := ended.get("model"):
             self.tally.model = f"{model}{self._completer.model_suffix}"
 
     def _trouble(self, line: str) -> None:
-        self.tally.trouble, self.tally.model = line, ""  # the next engine may have another model
+        self.tally.trouble, self.tally.model = line, ""  # the next server may have another model
         if line:
             self._warn(line)
         self.show_status()
@@ -334,11 +334,11 @@ class SuggestionServer(LanguageServer):
     def _warn(self, line: str) -> None:
         self.window_show_message(types.ShowMessageParams(types.MessageType.Warning, f"localdflash: {line}"))
 
-    def _say(self, line: str) -> None:
-        """Log at the client."""
+    def _log(self, line: str) -> None:
+        """Write a line to the client's log."""
         self.window_log_message(types.LogMessageParams(types.MessageType.Info, f"localdflash: {line}"))
 
-    def _later(self, call: Callable[..., None], *arguments: str) -> None:
+    def _call_soon(self, call: Callable[..., None], *arguments: str) -> None:
         """Schedule a method on the event loop, from any thread."""
         assert self._loop
         self._loop.call_soon_threadsafe(call, *arguments)

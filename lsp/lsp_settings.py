@@ -14,12 +14,12 @@ MIN_DEADLINE_MS, MAX_DEADLINE_MS = 50, 10_000  # ms
 
 @dataclass(frozen=True)
 class LspSettings:
-    """Options of a client. `deadline_ms`: the time after which the part of an answer that has arrived is returned."""
+    """Options of a client. `deadline_ms`: after this time, the part of an answer that has arrived is returned."""
 
-    push: bool = False  # answers grow, see `lsp_methods`
+    push: bool = False  # `localdflash/didUpdateInlineCompletion` is sent
     status: bool = False  # `didChangeStatus` is sent
     deadline_ms: int = 350
-    next_edit: bool = False
+    next_edit: bool = False  # `localdflash/didUpdateNextEdit` is sent
 
     @classmethod
     def of(cls, options: Any) -> "tuple[LspSettings, list[str]]":
@@ -43,7 +43,7 @@ class LspSettings:
 
 @dataclass(frozen=True)
 class RemoteServer:
-    """Remote server. `key_file` holds the bearer key; `model` "": its first model that can infill."""
+    """Remote server. `key_file` holds the bearer key; `model`: "" is the first model that can infill."""
 
     url: str
     key_file: Path | None = None

@@ -10,8 +10,8 @@ MAX_LINE_CHARS = 5_000  # a file with a longer line is taken for generated
 StatusKind = Literal["Normal", "Error", "Inactive"]
 
 
-class SuggestedPlace(NamedTuple):
-    """Document, language and kind of position of a suggestion."""
+class SuggestionOrigin(NamedTuple):
+    """Where a suggestion was requested: document, language, and kind of cursor position (see `usage`)."""
 
     uri: str
     language: str
@@ -27,14 +27,14 @@ class Tally:
     silent: str = ""  # why the newest request's document gets no suggestions
     tau: float | None = None  # of the last generation
     tokens_per_second: float | None = None
-    _offered: dict[str, SuggestedPlace] = field(default_factory=dict)
-    _shown: set[str] = field(default_factory=set)  # reported by the client; some clients report nothing
+    _offered: dict[str, SuggestionOrigin] = field(default_factory=dict)
+    _shown: set[str] = field(default_factory=set)  # as reported by the client; some clients report nothing
     _accepted: set[str] = field(default_factory=set)
 
-    def offered(self, name: str, place: SuggestedPlace) -> bool:
+    def offered(self, name: str, origin: SuggestionOrigin) -> bool:
         """Count a suggestion sent as an answer; return whether it is new."""
         is_new = name not in self._offered
-        self._offered.setdefault(name, place)
+        self._offered.setdefault(name, origin)
         return is_new
 
     def shown(self, name: str) -> None:
@@ -42,15 +42,15 @@ class Tally:
         if name in self._offered:
             self._shown.add(name)
 
-    def accepted(self, name: str) -> SuggestedPlace | None:
-        """Count an accepted suggestion or part; return its place, or None unless it is the first part."""
+    def accepted(self, name: str) -> SuggestionOrigin | None:
+        """Count an accepted suggestion or part; return its origin, or None unless it is the first part."""
         if name in self._accepted or name not in self._offered:
             return None
         self._accepted.add(name)
         return self._offered[name]
 
     def status(self, busy: bool) -> dict[str, Any]:
-        """Return the status notification."""
+        """Return the parameters of the status notification."""
         kind: StatusKind = "Error" if self.trouble else "Inactive" if self.silent else "Normal"
         return {
             "kind": kind,

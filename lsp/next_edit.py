@@ -26,15 +26,15 @@ Spawn = Callable[[Coroutine[Any, Any, object]], object]
 
 
 class _TrackedDocument:
-    """Document whose edits are recorded."""
+    """Recorded edits of one document, and the timer of its next proposal."""
 
     def __init__(self, language: str, text: str) -> None:
         self.trail, self.proposer = EditTrail(text), Proposer(language)
         self.timer: asyncio.TimerHandle | None = None
-        self.at_work = asyncio.Lock()
+        self.lock = asyncio.Lock()
 
     def stop(self) -> None:
-        """Cancel the pending call."""
+        """Cancel the timer."""
         if self.timer:
             self.timer.cancel()
 
@@ -44,55 +44,55 @@ class NextEdits:
 
     def __init__(self, send: Send, spawn: Spawn, allowed: Callable[[str], bool]) -> None:
         self._send, self._spawn, self._allowed = send, spawn, allowed
-        self._followed: dict[str, _TrackedDocument] = {}
+        self._tracked: dict[str, _TrackedDocument] = {}
 
     def opened(self, document: Document) -> None:
         """Track a document, if its language is supported."""
         self.closed(document.uri)
         language = language_of(document.uri, document.language)
         if language in LANGUAGES and document.size <= MAX_DOCUMENT_CHARS:
-            self._followed[document.uri] = _TrackedDocument(language, line_feeds(document.text))
+            self._tracked[document.uri] = _TrackedDocument(language, line_feeds(document.text))
 
     def edited(self, document: Document, line: int, old: Sequence[str], new: Sequence[str]) -> None:
         """Record one change."""
         if document.size > MAX_DOCUMENT_CHARS:
             self.closed(document.uri)
-        elif followed := self._followed.get(document.uri):
-            followed.trail.edited(line, old, new, line_feeds(document.text))
+        elif tracked := self._tracked.get(document.uri):
+            tracked.trail.edited(line, old, new, line_feeds(document.text))
 
     def changed(self, document: Document) -> None:
-        """Look for the next edit after a pause, or at once if the last proposal was accepted."""
-        if followed := self._followed.get(document.uri):
-            followed.stop()
-            pause = 0 if followed.trail.notified() else PAUSE_SECONDS  # notified: the last proposal was accepted
+        """Propose the next edit after a pause, or at once if the last proposal was accepted."""
+        if tracked := self._tracked.get(document.uri):
+            tracked.stop()
+            pause = 0 if tracked.trail.notified() else PAUSE_SECONDS  # notified: the last proposal was accepted
             loop = asyncio.get_running_loop()
-            followed.timer = loop.call_later(pause, lambda: self._spawn(self._look(document, followed)))
+            tracked.timer = loop.call_later(pause, lambda: self._spawn(self._propose(document, tracked)))
 
     def closed(self, uri: str) -> None:
         """Forget a document."""
-        if followed := self._followed.pop(uri, None):
-            followed.stop()
+        if tracked := self._tracked.pop(uri, None):
+            tracked.stop()
 
     def close(self) -> None:
         """Forget all documents."""
-        for uri in [*self._followed]:
+        for uri in [*self._tracked]:
             self.closed(uri)
 
     def dismiss(self, uri: str) -> None:
         """Record that the user dismissed a proposal."""
-        if followed := self._followed.get(uri):
-            followed.trail.refuse()
+        if tracked := self._tracked.get(uri):
+            tracked.trail.refuse()
 
-    async def _look(self, document: Document, followed: _TrackedDocument) -> None:
-        steps, version = followed.trail.steps(), document.version
+    async def _propose(self, document: Document, tracked: _TrackedDocument) -> None:
+        steps, version = tracked.trail.steps(), document.version
         if not steps or not self._allowed(document.uri):
             return
-        async with followed.at_work:
-            found = await asyncio.to_thread(followed.proposer.propose, steps)
-        if found is None or document.version != version or self._followed.get(document.uri) is not followed:
+        async with tracked.lock:
+            proposed = await asyncio.to_thread(tracked.proposer.propose, steps)
+        if proposed is None or document.version != version or self._tracked.get(document.uri) is not tracked:
             return
-        proposal, source = found
-        if not followed.trail.offer(proposal, source.apply(proposal)):
+        proposal, source = proposed
+        if not tracked.trail.offer(proposal, source.apply(proposal)):
             return
         start, end = (LineColumn(*source.line_and_column(offset)) for offset in (proposal.start, proposal.end))
         edit = types.TextEdit(document.range(start, end), proposal.text)

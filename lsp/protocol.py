@@ -1,6 +1,6 @@
-"""LSP's messages between the reader and pygls, which only gets valid ones, and the synchronisation of documents.
+"""Checks of LSP messages before pygls, which only gets valid ones, and the synchronisation of documents.
 
-A document that cannot be followed, because of its size or an invalid change, is dropped until it is opened again.
+A document that cannot be kept in step, because of its size or an invalid change, is dropped until it is opened again.
 pygls's own documents are not used: they also split lines at form feeds and U+2028, which corrupts texts.
 """
 
@@ -21,7 +21,7 @@ NOT_INITIALIZED = -32002
 _WITHOUT_PARAMS = {types.SHUTDOWN, types.EXIT}  # clients send null, {} or nothing
 
 Json = dict[str, Any]
-MAX_DOCUMENT_CHARS = 4_000_000  # characters of a document that is kept
+MAX_DOCUMENT_CHARS = 4_000_000  # longest document that is kept
 OnChange = Callable[[Document, int, Sequence[str], Sequence[str]], None]
 
 
@@ -35,8 +35,8 @@ class DocumentProtocol(LanguageServerProtocol):
     def __init__(self, server: LanguageServer, converter: Any) -> None:
         super().__init__(server, converter)
         # cattrs would convert 5 to "5" and null to "None" for a str field, and true or "1" to 1 for an int field.
-        converter.register_structure_hook(str, _text)
-        converter.register_structure_hook(int, _whole_number)
+        converter.register_structure_hook(str, _structure_str)
+        converter.register_structure_hook(int, _structure_int)
         self.exit_code: int | None = None
         self.initialized = asyncio.Event()
         self.documents: dict[str, Document] = {}
@@ -57,16 +57,16 @@ class DocumentProtocol(LanguageServerProtocol):
 
     def _dispatch(self, message: Json) -> None:
         key, method = message.get("id"), message.get("method")
-        known = key if isinstance(key, int | str) and not isinstance(key, bool) else None
-        ours = message.get("jsonrpc") == "2.0" and isinstance(method, str | None)
-        if not ours or (known is None and ("id" in message or method is None)):
-            self.refuse(known, INVALID_REQUEST, "not a message of JSON-RPC 2.0")
+        request_id = key if isinstance(key, int | str) and not isinstance(key, bool) else None
+        is_json_rpc = message.get("jsonrpc") == "2.0" and isinstance(method, str | None)
+        if not is_json_rpc or (request_id is None and ("id" in message or method is None)):
+            self.refuse(request_id, INVALID_REQUEST, "not a message of JSON-RPC 2.0")
         elif method is None:
-            self._on_answer(known, message)
-        elif known is None:
+            self._on_answer(request_id, message)
+        elif request_id is None:
             self._on_notification(method, message)
         else:
-            self._on_request(known, method, message)
+            self._on_request(request_id, method, message)
 
     def log(self, line: str) -> None:
         """Write a line to the editor's log of this server."""
@@ -88,7 +88,7 @@ class DocumentProtocol(LanguageServerProtocol):
             self.refuse(key, INVALID_REQUEST if self.initialized.is_set() else NOT_INITIALIZED, again)
         elif not self._knows(method, request=True):
             self.refuse(key, METHOD_NOT_FOUND, f"there is no {method}")
-        elif structured := self._structured(method, message, lambda why: self.refuse(key, INVALID_PARAMS, why)):
+        elif structured := self._structure(method, message, lambda why: self.refuse(key, INVALID_PARAMS, why)):
             self.handle_message(structured)
             self.initialized.set()
 
@@ -99,10 +99,10 @@ class DocumentProtocol(LanguageServerProtocol):
             not self.initialized.is_set() or self._shutdown or not self._knows(method, request=False)
         ):
             return
-        elif structured := self._structured(method, message, self.log):
+        elif structured := self._structure(method, message, self.log):
             self.handle_message(structured)
         else:
-            self.lost(method, _uris(message.get("params")))
+            self.drop_unreadable(method, _uris(message.get("params")))
 
     def _on_cancel(self, params: object) -> None:
         """Cancel only requests of the client: pygls keeps the server's own requests in the same table."""
@@ -113,7 +113,7 @@ class DocumentProtocol(LanguageServerProtocol):
     def _on_answer(self, key: int | str | None, message: Json) -> None:
         if key is None or key not in self._result_types or not ("result" in message) ^ ("error" in message):
             return
-        if structured := self._structured("", message, self.log):
+        if structured := self._structure("", message, self.log):
             self.handle_message(structured)
         elif future := self._request_futures.pop(key, None):
             future.set_exception(JsonRpcException("the client's response is invalid"))
@@ -124,7 +124,7 @@ class DocumentProtocol(LanguageServerProtocol):
         kind = self.get_message_type(method)
         return kind is None or hasattr(kind, "id") == request
 
-    def _structured(self, method: str, message: Json, refuse: Callable[[str], None]) -> Any:
+    def _structure(self, method: str, message: Json, refuse: Callable[[str], None]) -> Any:
         """Return the message as pygls's type for it; None if its parameters are wrong."""
         fields = {name: value for name, value in message.items() if name != "params" or method not in _WITHOUT_PARAMS}
         if method and self.get_message_type(method) is None:
@@ -168,7 +168,7 @@ class DocumentProtocol(LanguageServerProtocol):
             try:
                 if old or new:
                     self.on_change(document, first_line, old, new)
-            except Exception as error:  # from `on_change`: apply the other changes first
+            except Exception as error:  # in `on_change`; the other changes are applied first
                 failed = error
         if failed:
             raise failed
@@ -186,7 +186,7 @@ class DocumentProtocol(LanguageServerProtocol):
         if self.documents.pop(params.text_document.uri, None):
             self.on_close(params.text_document.uri)
 
-    def lost(self, method: str, uris: Collection[str]) -> None:
+    def drop_unreadable(self, method: str, uris: Collection[str]) -> None:
         """Drop the documents that an unusable notification names; all of them if it names none."""
         if method in (types.TEXT_DOCUMENT_DID_OPEN, types.TEXT_DOCUMENT_DID_CHANGE):
             for uri in uris or list(self.documents):
@@ -205,14 +205,14 @@ def _uris(params: object) -> list[str]:
     return []
 
 
-def _text(value: object, kind: Callable[[str], str]) -> str:
+def _structure_str(value: object, kind: Callable[[str], str]) -> str:
     """Structure str, or an enumeration of texts."""
     if not isinstance(value, str):
         raise TypeError("not a text")
     return kind(value)
 
 
-def _whole_number(value: object, kind: Callable[[Any], int]) -> int:
+def _structure_int(value: object, kind: Callable[[Any], int]) -> int:
     """Structure int, an enumeration of ints, or bool, which is an int in Python. Lua may write 1 as 1.0."""
     if isinstance(value, bool) == (kind is bool) and isinstance(value, int | float) and value == int(value):
         return kind(value if kind is bool else int(value))
@@ -223,5 +223,5 @@ def _apply(document: Document, change: types.TextDocumentContentChangeEvent) -> 
     if isinstance(change, types.TextDocumentContentChangeWholeDocument):
         return document.replace_all(change.text)
     start, end = change.range.start, change.range.end
-    places = document.place(start.line, start.character), document.place(end.line, end.character)
+    places = document.position(start.line, start.character), document.position(end.line, end.character)
     return document.replace(*places, change.text)

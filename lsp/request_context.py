@@ -1,4 +1,4 @@
-"""Context of a request. It is looked up in pauses or far from the last lookup: changing it rereads the prompt."""
+"""Context of a request. A change makes the engine reread the prompt, so lookups are in pauses or far from the last."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ from localdflash.code.context.index import Workspace
 from localdflash.lsp.document import Document, line_feeds
 from localdflash.text.syntax import language_of
 
-MAX_REPLACED_TEXTS = 8  # texts that edits removed, sent for prompt-lookup drafts
+MAX_REPLACED_TEXTS = 8  # texts that edits removed; the engine copies drafts from them
 CELL_SCHEME = "vscode-notebook-cell"  # scheme of a cell's URI: path of the notebook, fragment of the cell
 MAX_NEIGHBOURS = 8  # open files that are looked through
 
@@ -31,18 +31,18 @@ class EditorContext:
         self._workspace = Workspace(roots, warn)
         self._edits = EditHistory()
         self._parts: dict[str, list[ContextPiece]] = {}
-        self._lines: dict[str, int] = {}  # where context was looked up last
-        self._recent: dict[str, None] = {}  # open documents, the one used last at the end
-        self._looking = asyncio.Lock()
-        self._when_read: Callable[[], None] = lambda: None
+        self._lookup_lines: dict[str, int] = {}  # line of each document's last lookup
+        self._recent: dict[str, None] = {}  # open documents, the most recently used last
+        self._lookup_lock = asyncio.Lock()
+        self._on_indexed: Callable[[], None] = lambda: None
 
-    def start(self, when_read: Callable[[], None]) -> None:
-        """Index the workspace in the background. `when_read` is called from a thread whenever that is done."""
-        self._when_read = when_read
-        self._workspace.start(when_read)
+    def start(self, on_indexed: Callable[[], None]) -> None:
+        """Index the workspace in the background. `on_indexed` is called from a thread whenever that is done."""
+        self._on_indexed = on_indexed
+        self._workspace.start(on_indexed)
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop watching the workspace."""
         self._workspace.close()
 
     def follow(self, added: Sequence[Path], removed: Sequence[Path | None]) -> None:
@@ -50,13 +50,13 @@ class EditorContext:
         kept = [root for root in self._roots if root not in removed]
         self._roots = [*kept, *(root for root in added if root not in kept)]
         self._workspace = Workspace(self._roots, self._warn, self._workspace)
-        self._workspace.start(self._when_read)
+        self._workspace.start(self._on_indexed)
 
     def refusal(self, uri: str) -> Refusal | None:
         """Return why a document may not be put into prompts."""
         if path := path_of(uri):
             return self._workspace.refusal(path)
-        return Refusal.SECRET if is_secret(PurePosixPath(_elsewhere(uri))) else None
+        return Refusal.SECRET if is_secret(PurePosixPath(_path_in_uri(uri))) else None
 
     def describe(self, uri: str) -> dict[str, Any]:
         """Return the fields of a request that describe the document and its surroundings."""
@@ -69,13 +69,13 @@ class EditorContext:
         }
 
     def opened(self, uri: str) -> None:
-        """Handle that a document was opened, and index its file again."""
-        self._used(uri)
+        """Mark a document as recent, and index its file again."""
+        self._mark_recent(uri)
         self.saved(uri)
 
     def changed(self, document: Document, line: int, old: Sequence[str], new: Sequence[str]) -> None:
         """Record that lines of a document were replaced."""
-        self._used(document.uri)
+        self._mark_recent(document.uri)
         if self.refusal(document.uri) is None:
             self._edits.changed(self._name(document.uri), line, old, new, time.monotonic())
 
@@ -85,20 +85,20 @@ class EditorContext:
             self._workspace.refresh(path)
 
     def closed(self, uri: str) -> None:
-        """Handle that a document was closed."""
+        """Forget a document's context, and the edits of one without a file."""
         self._parts.pop(uri, None)
-        self._lines.pop(uri, None)
+        self._lookup_lines.pop(uri, None)
         self._recent.pop(uri, None)
         if path_of(uri) is None:
-            self._edits.forget(self._name(uri))  # it may be saved as a secret file next
+            self._edits.forget(self._name(uri))  # it may be saved as a secret file
 
     def is_far(self, uri: str, line: int) -> bool:
         """Return whether context was last looked up far from this line, or never."""
-        return uri not in self._lines or abs(self._lines[uri] - line) > NEAR_LINES
+        return uri not in self._lookup_lines or abs(self._lookup_lines[uri] - line) > NEAR_LINES
 
     async def look(self, uri: str, line: int) -> bool:
         """Look up the code that belongs to a cursor; return whether it differs from before."""
-        async with self._looking:
+        async with self._lookup_lock:
             document = self._documents.get(uri)
             if document is None:
                 return False
@@ -108,7 +108,7 @@ class EditorContext:
             parts = await asyncio.to_thread(self._gather, self._file(document), line, others)
         if uri not in self._documents:
             return False
-        self._lines[uri] = line
+        self._lookup_lines[uri] = line
         if parts == self._parts.get(uri, []):
             return False
         self._parts[uri] = parts
@@ -116,11 +116,11 @@ class EditorContext:
 
     def _gather(self, current: OpenFile, line: int, others: Sequence[OpenFile]) -> list[ContextPiece]:
         for name in {edit.name for edit in self._edits.edits()}:
-            if not self._workspace.allowed_name(name):  # as it was when recorded
+            if not self._workspace.allowed_name(name):  # it was allowed when the edit was recorded
                 self._edits.forget(name)
         return gather(self._workspace, current, line, others, self._edits)
 
-    def _used(self, uri: str) -> None:
+    def _mark_recent(self, uri: str) -> None:
         self._recent.pop(uri, None)
         self._recent[uri] = None
 
@@ -129,15 +129,15 @@ class EditorContext:
         return OpenFile(path_of(document.uri), name, language_of(name, document.language), line_feeds(document.text))
 
     def _neighbour(self, document: Document) -> OpenFile:
-        """Return another open document; a notebook's cell gets a name of its own."""
+        """Return another open document; a notebook's cell gets its own name."""
         file, parts = self._file(document), urlsplit(document.uri)
         return replace(file, name=f"{file.name}#{parts.fragment}") if parts.scheme == CELL_SCHEME else file
 
     def _name(self, uri: str) -> str:
-        """Return a document's path for the prompt: relative to its root."""
+        """Return a document's path relative to its workspace folder; only its name if it is in none."""
         path = path_of(uri)
         if path is None:
-            return _elsewhere(uri).rpartition("/")[2] or "untitled"
+            return _path_in_uri(uri).rpartition("/")[2] or "untitled"
         for root in self._roots:
             if path.is_relative_to(root):
                 return path.relative_to(root).as_posix()
@@ -160,8 +160,8 @@ def path_of(uri: str) -> Path | None:
     return Path(path) if path and "\0" not in path else None
 
 
-def _elsewhere(uri: str) -> str:
-    """Return the path in a URI that names no file on this machine."""
+def _path_in_uri(uri: str) -> str:
+    """Return the path in a URI that names no file on this machine; "" if the URI is invalid."""
     try:
         return unquote(urlsplit(uri).path).replace("\\", "/")
     except ValueError:

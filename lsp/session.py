@@ -1,7 +1,7 @@
 """Suggestions of one document, from those shown or generated before if possible.
 
-The prompt of a request is cut at an *anchor*, the start of the line where a run of typing began. Typing and accepting
-only append text behind the anchor, so the engine computes only the newest token.
+The prompt of a request is cut at an *anchor*, the start of the line where the user began to type. Typing and accepting
+only append text after the anchor, so the engine computes only the newest tokens.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from localdflash.lsp.closed import still_closed
+from localdflash.lsp.closed import split_closers
 from localdflash.lsp.suggestions import (
     FAILED,
     STOPPED,
@@ -18,7 +18,7 @@ from localdflash.lsp.suggestions import (
     Generator,
     NewestSuggestions,
     Suggestion,
-    between,
+    typed_text,
     whole_lines,
     whole_words,
 )
@@ -27,24 +27,24 @@ from localdflash.lsp.typing_pace import TypingPace
 MAX_ANSWER_TOKENS = 96  # tokens of an answer
 MIN_TOKEN_PROBABILITY = 0.25  # an automatic answer ends before two tokens in a row below this
 MANUAL_CHOICES, MANUAL_SECONDS = 3, 3.0  # suggestions requested by hand, and their time limit
-MAX_TYPED_CHARS = 2_000  # characters behind an anchor: the engine has them in its cache, but each request sends them
+MAX_TYPED_CHARS = 2_000  # characters typed after an anchor; each request sends them
 MAX_PREFIX_CHARS, MAX_SUFFIX_CHARS = 16_000, 16_000  # characters; the engine cuts them to its budget of tokens
 MIN_DOCUMENT_CHARS = 10  # a shorter document gets no automatic suggestions
 MAX_DRAFT_CHARS = 4_000  # characters of the text after the cursor that drafts may be copied from
 
-Describe = Callable[[str], dict[str, Any]]  # uri -> path, language, context, copies and document of a request
+Describe = Callable[[str], dict[str, Any]]  # uri -> fields of a request: path, language, context, copies, document
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """Request for suggestions; `manual`: by the user. `closed`: closers that the editor added after `before`."""
+    """Cursor where suggestions are requested; `manual`: by the user. `closed`: closers that the editor added there."""
 
     before: str
     after: str
     manual: bool
-    current: Callable[[], bool]  # whether nothing has changed since
+    current: Callable[[], bool]  # whether the document has not changed since
     deadline: float = 0.35  # seconds after which an incomplete answer is returned
-    grows: bool = False  # the client accepts updates: the first whole lines are returned at once
+    grows: bool = False  # the client accepts updates, so the first whole lines are returned at once
     closed: str = ""
 
 
@@ -94,41 +94,41 @@ class Session:
         self._dismissed: tuple[Anchor, str] | None = None  # anchor and text of a dismissed suggestion
 
     async def offers(self, cursor: Cursor) -> list[SuggestionOffer]:
-        """Return what to show; [] if a newer request came meanwhile, or the text changed."""
-        turn = self._begin()
+        """Return the suggestions to show; [] if there are none, or a newer request or a change makes them obsolete."""
+        turn = self._begin_turn()
 
         def current() -> bool:
             return turn == self._turn and cursor.current()
 
         try:
-            return await self._offers(cursor, current)
+            return await self._find_offers(cursor, current)
         except asyncio.CancelledError:
             if current():  # the client cancelled its newest request, and the text is unchanged
-                self._begin()
+                self._begin_turn()
                 if not (self.shown and self.shown.rest(self._typed)):
-                    self._stop()
+                    self._stop_generation()
             raise
 
-    async def _offers(self, cursor: Cursor, current: Callable[[], bool]) -> list[SuggestionOffer]:
-        anchor, typed = self._at(cursor)
+    async def _find_offers(self, cursor: Cursor, current: Callable[[], bool]) -> list[SuggestionOffer]:
+        anchor, typed = self._set_cursor(cursor)
         if cursor.manual:
-            return await self._several(anchor, typed, current)
+            return await self._manual_offers(anchor, typed, current)
         while current():
             shown = self.shown if self.shown and self.shown.anchor == anchor and self.shown.rest(typed) else None
             suggestion = shown or self._known.find(anchor, typed)
             if suggestion is None:
-                if not should_request(cursor) or not await self._still(current):
+                if not should_request(cursor) or not await self._wait_for_pause(current):
                     return []
                 suggestion = self._request_text(anchor, typed)
-            text = await self._text(suggestion, typed, cursor, current)
+            text = await self._wait_for_text(suggestion, typed, cursor, current)
             if text is not None:
-                return self._shown(suggestion, typed, text)
+                return self._show(suggestion, typed, text)
             if suggestion.ended == FAILED:
                 return []
         return []
 
     async def growth(self, offer: SuggestionOffer, current: Callable[[], bool]) -> str | None:
-        """Wait until an offer has grown by whole lines and return its text; None if it will not, or is obsolete."""
+        """Wait until an offer has grown by whole lines and return its text; None if it is complete or obsolete."""
         suggestion = offer.suggestion
         while offer.turn == self._turn and current() and suggestion is self.shown:
             rest = suggestion.rest(self._typed)
@@ -138,19 +138,19 @@ class Session:
             if text and len(text) > len(offer.text):
                 return text
             if suggestion.ended:
-                self._ahead(suggestion)
+                self._generate_ahead(suggestion)
                 return None
             await self._pulse.wait(None)
         return None
 
     def changed(self, text: str) -> str:
-        """Record that the text changed; return the inserted part of the shown suggestion, if it agrees."""
+        """Record that the text changed; return the inserted text if the shown suggestion agrees, else ""."""
         anchor, before = self._anchor, self._typed
         if anchor is None:
             return ""
-        typed = between(text, anchor)
+        typed = typed_text(text, anchor)
         if typed is not None:
-            typed, self._closed = still_closed(typed, before, self._closed)
+            typed, self._closed = split_closers(typed, before, self._closed)
             self._typed = typed
         shown = self.shown
         rest = None if shown is None or typed is None else shown.rest(typed)
@@ -163,8 +163,8 @@ class Session:
             self._set_aside(shown, before)
         growing = [one for one in self._generator.growing if one.anchor == self._anchor]
         if self._generator.busy and (typed is None or all(one.rest(typed) is None for one in growing)):
-            self._stop()
-        self._begin()
+            self._stop_generation()
+        self._begin_turn()
         if typed is None or rest is None or not typed.startswith(before):
             return ""
         return typed[len(before) :]
@@ -175,9 +175,9 @@ class Session:
             self._dismissed = (self.shown.anchor, self.shown.typed + self.shown.text)
             self._pace.refused(dismissed=True)
             self._set_aside(self.shown, self._typed)
-            self._stop()
+            self._stop_generation()
 
-    def rest(self, new_context: bool) -> None:
+    def prepare_prompt(self, new_context: bool) -> None:
         """In a typing pause, move a distant anchor to the cursor's line, and have the engine read a changed prompt."""
         showing = self.shown and self.shown.rest(self._typed)
         if self._anchor is None or showing or self._generator.busy:
@@ -185,29 +185,29 @@ class Session:
         far = len(self._typed) > MAX_TYPED_CHARS // 4
         if far:
             start = self._typed.rfind("\n") + 1
-            self._move(Anchor(self.uri, self._anchor.before + self._typed[:start], self._anchor.after))
+            self._set_anchor(Anchor(self.uri, self._anchor.before + self._typed[:start], self._anchor.after))
             self._typed = self._typed[start:]
         if far or new_context:
-            self._generator.start(self.uri, self._body(self._anchor, self._typed) | {"max_tokens": 0})
+            self._generator.start(self.uri, self._request_body(self._anchor, self._typed) | {"max_tokens": 0})
 
     @property
     def line(self) -> int:
         """Return the line where the cursor was last."""
         return (self._anchor.before.count("\n") + self._typed.count("\n")) if self._anchor else 0
 
-    def leave(self) -> None:
+    def end_requests(self) -> None:
         """End waiting requests: the document was closed, or another one is being edited."""
-        self._begin()
+        self._begin_turn()
         self.shown = None
-        self._stop()
+        self._stop_generation()
 
-    def _begin(self) -> int:
+    def _begin_turn(self) -> int:
         self._turn += 1
         self._pulse.beat()
         return self._turn
 
-    def _at(self, cursor: Cursor) -> tuple[Anchor, str]:
-        """Return the anchor and the text typed there; the anchor stays while only the text behind it changes."""
+    def _set_cursor(self, cursor: Cursor) -> tuple[Anchor, str]:
+        """Return the anchor and the text typed after it; the anchor stays while only that text changes."""
         anchor = self._anchor
         kept = (
             anchor is not None
@@ -217,67 +217,67 @@ class Session:
         )
         if anchor is None or not kept:
             anchor = Anchor(self.uri, cursor.before[: cursor.before.rfind("\n") + 1], cursor.after)
-            self._move(anchor)
+            self._set_anchor(anchor)
         self._typed, self._closed = cursor.before[len(anchor.before) :], cursor.closed
         return anchor, self._typed
 
-    def _move(self, anchor: Anchor) -> None:
-        """Go to another anchor, and drop the suggestions at the old one."""
+    def _set_anchor(self, anchor: Anchor) -> None:
+        """Set the anchor; if it changes, drop the shown suggestion and stop the generation."""
         if anchor != self._anchor:
             self._anchor, self.shown = anchor, None
             if self._generator.growing:
-                self._stop()
+                self._stop_generation()
 
-    async def _still(self, current: Callable[[], bool]) -> bool:
+    async def _wait_for_pause(self, current: Callable[[], bool]) -> bool:
         """Wait while another key is likely; return whether the request is still current."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + self._pace.delay(loop.time())
-        while current() and (left := until - loop.time()) > 0:
+        end = loop.time() + self._pace.delay(loop.time())
+        while current() and (left := end - loop.time()) > 0:
             await self._pulse.wait(left)
         return current()
 
     def _request_text(self, anchor: Anchor, typed: str, count: int = 1) -> Suggestion:
         requested = [Suggestion(anchor, typed) for _ in range(count)]
         self._known.add(requested[0])
-        sure = MIN_TOKEN_PROBABILITY if count == 1 else 0.0
-        self._generator.start(self.uri, self._body(anchor, typed) | {"count": count, "least_sure": sure}, requested)
+        options = {"count": count, "least_sure": MIN_TOKEN_PROBABILITY if count == 1 else 0.0}
+        self._generator.start(self.uri, self._request_body(anchor, typed) | options, requested)
         return requested[0]
 
-    def _ahead(self, suggestion: Suggestion) -> None:
-        """Generate what follows a shown suggestion, before it is accepted."""
+    def _generate_ahead(self, suggestion: Suggestion) -> None:
+        """Generate the text after a shown suggestion, before the user accepts it."""
         typed = suggestion.typed + suggestion.text
-        if suggestion is not self.shown or self._generator.busy or not self._pace.spare:
+        if suggestion is not self.shown or self._generator.busy or not self._pace.may_generate_ahead:
             return
         if suggestion.ended == STOPPED or len(typed) > MAX_TYPED_CHARS:
             return
         if self._known.find(suggestion.anchor, typed) is None:
             self._request_text(suggestion.anchor, typed)
 
-    async def _text(
+    async def _wait_for_text(
         self, suggestion: Suggestion, typed: str, cursor: Cursor, current: Callable[[], bool]
     ) -> str | None:
-        """Wait for text to show and return it; None if none will come or it disagrees with `typed`, "" if obsolete."""
+        """Wait for text to show and return it; None if there is none that fits `typed`, "" if obsolete."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + cursor.deadline
+        end = loop.time() + cursor.deadline
         while current():
             rest = suggestion.rest(typed)
             if rest is None or (suggestion.ended in (STOPPED, FAILED) and not rest):
                 return None
             if suggestion.ended:
                 return rest.rstrip()
-            late = loop.time() >= until
+            late = loop.time() >= end
             text = whole_lines(rest) if late or cursor.grows else ""
             if text or (late and (text := whole_words(rest))):
                 return text
-            await self._pulse.wait(None if late else until - loop.time())
+            await self._pulse.wait(None if late else end - loop.time())
         return ""
 
-    async def _several(self, anchor: Anchor, typed: str, current: Callable[[], bool]) -> list[SuggestionOffer]:
+    async def _manual_offers(self, anchor: Anchor, typed: str, current: Callable[[], bool]) -> list[SuggestionOffer]:
         """Return several suggestions to choose from."""
         self._request_text(anchor, typed, MANUAL_CHOICES)
         requested, loop = self._generator.growing, asyncio.get_running_loop()
-        until = loop.time() + MANUAL_SECONDS + self._pace.patience
-        while current() and not all(suggestion.ended for suggestion in requested) and (left := until - loop.time()) > 0:
+        end = loop.time() + MANUAL_SECONDS + self._pace.patience
+        while current() and not all(suggestion.ended for suggestion in requested) and (left := end - loop.time()) > 0:
             await self._pulse.wait(left)
         if not current():
             return []
@@ -292,19 +292,19 @@ class Session:
         self.shown, self._offered = offers[0].suggestion if offers else None, typed
         return offers
 
-    def _shown(self, suggestion: Suggestion, typed: str, text: str) -> list[SuggestionOffer]:
-        again = suggestion is self.shown
+    def _show(self, suggestion: Suggestion, typed: str, text: str) -> list[SuggestionOffer]:
+        is_shown = suggestion is self.shown
         if not text.strip():
             return []
         if self._dismissed and self._dismissed[0] == suggestion.anchor:
-            one, other = self._dismissed[1], suggestion.typed + suggestion.text
-            if one.startswith(other) or other.startswith(one):
+            dismissed, whole = self._dismissed[1], suggestion.typed + suggestion.text
+            if dismissed.startswith(whole) or whole.startswith(dismissed):
                 return []
-        if not again and not self._pace.confident(suggestion.confidence, len(typed) - len(suggestion.typed)):
+        if not is_shown and not self._pace.is_confident(suggestion.confidence, len(typed) - len(suggestion.typed)):
             return []
         self.shown, self._offered = suggestion, typed
         if suggestion.ended:
-            asyncio.get_running_loop().call_soon(self._ahead, suggestion)  # once the answer is on its way
+            asyncio.get_running_loop().call_soon(self._generate_ahead, suggestion)  # after the answer has been sent
         return [SuggestionOffer(suggestion, text, self._turn)]
 
     def _set_aside(self, shown: Suggestion, typed: str) -> None:
@@ -312,12 +312,12 @@ class Session:
         self._left_over = shown.rest(typed) or ""
         self.shown = None
 
-    def _stop(self) -> None:
+    def _stop_generation(self) -> None:
         """Stop the generation of this document, and only of this one."""
         if self._generator.uri == self.uri:
             self._generator.stop()
 
-    def _body(self, anchor: Anchor, typed: str) -> dict[str, Any]:
+    def _request_body(self, anchor: Anchor, typed: str) -> dict[str, Any]:
         prefix, first_line = _tail(anchor.before)
         body = self._describe(self.uri)
         closed = self._closed if typed == self._typed else ""  # if generated ahead, the suggestion has closed it
@@ -334,7 +334,7 @@ class Session:
 
 
 def _why_silent(requested: Sequence[Suggestion]) -> str:
-    """Return why there is nothing to choose from; "" if the engine has failed, which is reported elsewhere."""
+    """Return why a manual request got no suggestion; "" if the engine has failed, which is reported elsewhere."""
     if any(suggestion.ended == FAILED for suggestion in requested):
         return ""
     if not all(suggestion.ended for suggestion in requested):
@@ -349,7 +349,7 @@ def should_request(cursor: Cursor) -> bool:
 
 
 def _tail(before: str) -> tuple[str, int]:
-    """Return the last MAX_PREFIX_CHARS, from a line start, and the number of that line from 0."""
+    """Return at most the last MAX_PREFIX_CHARS, from a line start if cut, and the number of that line from 0."""
     if len(before) <= MAX_PREFIX_CHARS:
         return before, 0
     start = before.find("\n", len(before) - MAX_PREFIX_CHARS) + 1

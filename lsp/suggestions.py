@@ -1,4 +1,4 @@
-"""Suggestions: texts for an *anchor*, shown or still growing, as long as the text typed there agrees."""
+"""Suggestions: texts for an *anchor*, a position in a document, shown or still growing while typed text agrees."""
 
 import asyncio
 import time
@@ -11,29 +11,29 @@ from typing import NamedTuple
 
 from localdflash.lsp.engine_completer import CompletionClient, Event
 
-STOPPED, FAILED = "stopped", "failed"  # values of `Suggestion.ended`: obsolete; the engine failed
+STOPPED, FAILED = "stopped", "failed"  # `Suggestion.ended` if the request became obsolete, or the engine failed
 MAX_SUGGESTIONS = 256  # per document
-MAX_CHARS = 16_000_000  # of the distinct anchors; each holds its whole document
+MAX_ANCHOR_CHARS = 16_000_000  # characters of a document's distinct anchors, each of which holds the whole text
 
 _names = count(1)
 
 
 class Anchor(NamedTuple):
-    """Position in a document."""
+    """Position in a document, with the text before it and the text after the cursor of the request."""
 
     uri: str
-    before: str  # up to the anchor
-    after: str  # from the cursor on
+    before: str
+    after: str
 
 
 @dataclass(eq=False)
 class Suggestion:
-    """Text for an anchor. `ended` is why it is complete; "" while more may come."""
+    """Text that follows `typed` at an anchor. `ended` is why it is complete; "" while more may come."""
 
     anchor: Anchor
-    typed: str  # between anchor and cursor at the request
+    typed: str  # text between the anchor and the cursor of the request
     text: str = ""
-    confidence: float | None = None  # geometric mean of the probabilities of its first tokens; None: unknown
+    confidence: float | None = None  # geometric mean of its first tokens' probabilities, if known
     ended: str = ""
     name: str = field(default_factory=lambda: str(next(_names)))
 
@@ -50,7 +50,7 @@ class Suggestion:
             self.text, self.ended = whole_lines(self.text), reason
 
     def answers(self, typed: str) -> bool:
-        """Return whether the typed text needs no new generation: this one continues it, may do so, or was empty."""
+        """Return whether no new request is needed: the text continues `typed`, may still do so, or is empty."""
         rest = self.rest(typed) if typed.startswith(self.typed) else None
         if not rest:
             is_empty = typed == self.typed and self.ended not in (STOPPED, FAILED)
@@ -67,7 +67,7 @@ class NewestSuggestions:
     def add(self, suggestion: Suggestion) -> None:
         """Add a suggestion, which may still grow."""
         self._newest.append(suggestion)
-        while sum(len(one.before) + len(one.after) for one in {one.anchor for one in self._newest}) > MAX_CHARS:
+        while sum(len(one.before) + len(one.after) for one in {one.anchor for one in self._newest}) > MAX_ANCHOR_CHARS:
             self._newest.popleft()
 
     def find(self, anchor: Anchor, typed: str) -> Suggestion | None:
@@ -89,7 +89,7 @@ def whole_words(text: str) -> str:
     return words.rstrip()
 
 
-def between(text: str, anchor: Anchor) -> str | None:
+def typed_text(text: str, anchor: Anchor) -> str | None:
     """Return the text typed at an anchor in this text; None if the text around the anchor differs."""
     end = len(text) - len(anchor.after)
     if end < len(anchor.before) or not text.startswith(anchor.before) or not text.endswith(anchor.after):
@@ -103,19 +103,19 @@ CANCELLED = "cancelled"  # `finish` of an answer that the engine stopped for ano
 class Generator:
     """Runner of generations; starting another one stops the running one.
 
-    `beat` is called at each start, event and end, `begun` with the TTFT in seconds, `ended` with the last event.
+    `wake` is called at each start, event and end, `on_first` with the TTFT in seconds, `on_last` with each last event.
     """
 
     def __init__(
         self,
         completer: CompletionClient,
-        beat: Callable[[], None],
-        begun: Callable[[float], None],
-        ended: Callable[[Event], None],
+        wake: Callable[[], None],
+        on_first: Callable[[float], None],
+        on_last: Callable[[Event], None],
     ) -> None:
-        self._completer, self._beat, self._begun, self._ended = completer, beat, begun, ended
+        self._completer, self._wake, self._on_first, self._on_last = completer, wake, on_first, on_last
         self._task: asyncio.Task[None] | None = None
-        self._alone = asyncio.Lock()  # a stopped request's connection is closed before another one is made
+        self._one_connection = asyncio.Lock()  # a stopped request's connection is closed before the next one is made
         self.growing: Sequence[Suggestion] = ()
         self.uri = ""  # document of the newest generation
 
@@ -124,7 +124,7 @@ class Generator:
         self.stop()
         self.uri, self.growing = uri, suggestions
         self._task = asyncio.create_task(self._run(body, suggestions))
-        self._beat()
+        self._wake()
 
     def stop(self) -> None:
         """Stop the running generation: at once for the client, within one step for the engine."""
@@ -142,25 +142,25 @@ class Generator:
     async def close(self) -> None:
         """Stop, and wait until the connection is closed."""
         self.stop()
-        async with self._alone:
+        async with self._one_connection:
             return
 
     async def _run(self, body: Mapping[str, object], suggestions: Sequence[Suggestion]) -> None:
-        started, silent = time.monotonic(), bool(suggestions)
+        started, is_waiting = time.monotonic(), bool(suggestions)
         try:
-            async with self._alone, aclosing(self._completer.complete(body)) as events:
+            async with self._one_connection, aclosing(self._completer.complete(body)) as events:
                 async for event in events:
-                    if silent:
-                        silent = False
-                        self._begun(time.monotonic() - started)
-                    self._take(event, suggestions)
-                    self._beat()
+                    if is_waiting:
+                        is_waiting = False
+                        self._on_first(time.monotonic() - started)
+                    self._add_event(event, suggestions)
+                    self._wake()
         finally:
-            for suggestion in suggestions:  # only those without an end yet
+            for suggestion in suggestions:  # only those that have not ended change
                 suggestion.cut_off(FAILED)
-            self._beat()
+            self._wake()
 
-    def _take(self, event: Event, suggestions: Sequence[Suggestion]) -> None:
+    def _add_event(self, event: Event, suggestions: Sequence[Suggestion]) -> None:
         index = event["index"]
         if index >= len(suggestions):
             return
@@ -174,4 +174,4 @@ class Generator:
         elif finish:
             suggestion.ended = finish
             if event.get("tokens"):
-                self._ended(event)
+                self._on_last(event)

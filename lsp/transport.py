@@ -27,21 +27,21 @@ from localdflash.lsp.protocol import PARSE_ERROR, DocumentProtocol
 
 CHUNK_BYTES = 65_536
 MAX_BACKLOG_BYTES = 64_000_000  # bytes that a client has not read yet
-PARENT_POLL_SECONDS = 2.0  # seconds between two looks at whether the editor's process is there
-FLUSH_SECONDS = 2.0  # seconds for the last bytes to an editor that does not read
+EDITOR_POLL_SECONDS = 2.0  # seconds between two checks that the editor's process is running
+FLUSH_SECONDS = 2.0  # longest wait for an editor to read the last bytes
 
 Create = Callable[[], LanguageServer]
 T = TypeVar("T")
 
 
-def quiet() -> None:
+def silence_pygls() -> None:
     """Keep pygls's tracebacks of bad messages off stderr; the client gets an error instead."""
     logging.getLogger("pygls").setLevel(logging.CRITICAL + 1)
 
 
 def serve_stdio(create: Create) -> int:
     """Serve one editor on stdin and stdout. Return the exit code: 0 after `shutdown`, 1 without, 128 + signal."""
-    source, sink = _own_stdio()
+    source, sink = _take_stdio()
     return asyncio.run(_until_signal(lambda: _serve_stdio(create, source, sink)))
 
 
@@ -52,19 +52,19 @@ def serve_socket(create: Create, listener: socket.socket) -> int:
 
 
 async def serve_connection(server: LanguageServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
-    """Serve one editor to the end; return an exit code that tells whether it shut down properly."""
+    """Serve one editor to the end; return the exit code, 1 if it sent no `shutdown`."""
     protocol = server.protocol
     assert isinstance(protocol, DocumentProtocol)
     protocol.set_writer(writer)
-    parent = asyncio.create_task(_parent_gone(server, protocol.initialized))
+    editor = asyncio.create_task(_wait_for_editor_exit(server, protocol.initialized))
     reading = asyncio.create_task(_read(protocol, reader, writer))
     try:
-        await asyncio.wait((parent, reading), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((editor, reading), return_when=asyncio.FIRST_COMPLETED)
         return protocol.exit_code if protocol.exit_code is not None else int(not protocol._shutdown)
     finally:
-        for task in (parent, reading):
+        for task in (editor, reading):
             task.cancel()
-        await asyncio.gather(parent, reading, return_exceptions=True)
+        await asyncio.gather(editor, reading, return_exceptions=True)
         for future in list(protocol._request_futures.values()):
             future.cancel()
         if isinstance(server, SuggestionServer):
@@ -88,22 +88,22 @@ async def _read(protocol: DocumentProtocol, reader: asyncio.StreamReader, writer
                 return
 
 
-async def _parent_gone(server: LanguageServer, initialized: asyncio.Event) -> None:
+async def _wait_for_editor_exit(server: LanguageServer, initialized: asyncio.Event) -> None:
     """Return when the editor's process has ended; never, if this machine cannot see that process."""
     await initialized.wait()
     try:
-        parent = psutil.Process(server.process_id or 0)
-    except (psutil.Error, ValueError, OverflowError):  # a number of another namespace, as in containers, or none
-        parent = psutil.Process()
+        editor = psutil.Process(server.process_id or 0)
+    except (psutil.Error, ValueError, OverflowError):  # no process id, or one of another namespace (containers)
+        editor = psutil.Process()
     with suppress(psutil.NoSuchProcess):
-        while parent.is_running() and parent.status() != psutil.STATUS_ZOMBIE:
-            await asyncio.sleep(PARENT_POLL_SECONDS)
+        while editor.is_running() and editor.status() != psutil.STATUS_ZOMBIE:
+            await asyncio.sleep(EDITOR_POLL_SECONDS)
 
 
 async def _until_signal(serve: Callable[[], Awaitable[int]]) -> int:
     """Serve until the end, or until a signal comes."""
     loop = asyncio.get_running_loop()
-    loop.set_default_executor(_Threads())
+    loop.set_default_executor(_DaemonThreads())
     serving = asyncio.ensure_future(serve())
     signals: list[int] = []
 
@@ -118,7 +118,7 @@ async def _until_signal(serve: Callable[[], Awaitable[int]]) -> int:
         return 128 + signals[0]
 
 
-class _Threads(ThreadPoolExecutor):
+class _DaemonThreads(ThreadPoolExecutor):
     """Daemon threads for `asyncio.to_thread`: a thread that waits minutes for an engine must not delay the exit."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
@@ -137,7 +137,7 @@ class _Threads(ThreadPoolExecutor):
 
 
 async def _accept(create: Create, listener: socket.socket) -> int:
-    """Run a task for every connection; all end with this one."""
+    """Serve every connection in its own task; cancel them all at the end."""
     tasks: set[asyncio.Task[int]] = set()
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -160,12 +160,12 @@ async def _accept(create: Create, listener: socket.socket) -> int:
 
 
 async def _serve_stdio(create: Create, source: int, sink: int) -> int:
-    """Serve through threads that copy, because a file, a terminal and /dev/null cannot be polled."""
-    ours, theirs = socket.socketpair()
-    threading.Thread(target=_copy_in, args=(source, theirs), daemon=True).start()
-    copying = threading.Thread(target=_copy_out, args=(theirs, sink), daemon=True)
+    """Serve through threads that copy, because asyncio cannot poll a file, a terminal or /dev/null."""
+    server_end, stdio_end = socket.socketpair()
+    threading.Thread(target=_copy_in, args=(source, stdio_end), daemon=True).start()
+    copying = threading.Thread(target=_copy_out, args=(stdio_end, sink), daemon=True)
     copying.start()
-    reader, writer = await asyncio.open_connection(sock=ours)
+    reader, writer = await asyncio.open_connection(sock=server_end)
     try:
         return await serve_connection(create(), reader, writer)
     finally:
@@ -175,7 +175,7 @@ async def _serve_stdio(create: Create, source: int, sink: int) -> int:
         copying.join(FLUSH_SECONDS)
 
 
-def _own_stdio() -> tuple[int, int]:
+def _take_stdio() -> tuple[int, int]:
     """Return private descriptors of stdin and stdout. Other code in the process reads nothing and prints to stderr."""
     if sys.__stdin__ is None or sys.__stdout__ is None:
         raise LocaldflashError("stdin or stdout is closed: an editor has a pipe for each")

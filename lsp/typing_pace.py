@@ -1,25 +1,25 @@
-"""Pace of typing: when a request is worth its cost, and which confidence an answer needs to be shown."""
+"""Pace of typing: how long a request waits for another key, and which confidence an answer needs to be shown."""
 
-MAX_GAP_SECONDS = 1.0  # a longer one is a pause, not typing
+MAX_GAP_SECONDS = 1.0  # a longer gap between keys is a pause, not typing
 MAX_DELAY_SECONDS = 0.15
-NEWEST_WEIGHT = 0.1  # weight of the newest gap, or answer
+NEWEST_WEIGHT = 0.1  # weight of the newest gap or answer in the moving average
 START_CONFIDENCE, MIN_CONFIDENCE, MAX_CONFIDENCE = 0.1, 0.03, 0.6  # that a shown suggestion needs
-TARGET_ACCEPTANCE = 0.12  # share of accepted suggestions at which the required confidence stays as it is
-LEARNING_RATE = 0.03  # factor on the change of the required confidence by one suggestion
-DOUBT_PER_CHARACTER = 0.75  # what a typed character that agrees leaves of the doubt
+TARGET_ACCEPTANCE = 0.12  # share of accepted suggestions at which the required confidence does not change
+LEARNING_RATE = 0.03  # change of the required confidence per suggestion and unit of error
+DOUBT_PER_CHARACTER = 0.75  # each typed character that agrees multiplies `1 - confidence` by this
 DISMISSAL_WEIGHT = 4  # a dismissed suggestion counts as this many that were typed over
 
-# Of a server that is slower than our own engine, and not ours to keep busy.
+# For a remote server, which is slower than our engine and serves others too.
 REMOTE_MAX_DELAY_SECONDS = 0.5
-REMOTE_MAX_PATIENCE_SECONDS = 3.0  # of waiting for an answer, beyond the client's deadline
-REMOTE_ANSWER_WEIGHT = 0.3  # of the newest answer: there are fewer of them
-REMOTE_FIRST_ANSWER_SECONDS = 0.4  # start value of the average
-REMOTE_QUICK_SECONDS = 0.15
-REMOTE_DELAY_SHARE = 0.5  # of the time of an answer: a request waits so long for another key
+REMOTE_MAX_PATIENCE_SECONDS = 3.0  # longest wait for an answer beyond the client's deadline
+REMOTE_ANSWER_WEIGHT = 0.3  # as NEWEST_WEIGHT; larger, because answers are fewer
+REMOTE_FIRST_ANSWER_SECONDS = 0.4  # start value of the moving average
+REMOTE_QUICK_SECONDS = 0.15  # time to first token below which the server may generate ahead
+REMOTE_DELAY_SHARE = 0.5  # share of an answer's time that a request waits for another key
 
 
 class TypingPace:
-    """Estimate from keys and answers. Times are seconds of a monotonic clock."""
+    """Moving averages of the gaps between keys and the answers' TTFT, in seconds; `now` is a monotonic clock."""
 
     def __init__(self) -> None:
         self._gap, self._answer_seconds = 0.2, 0.05
@@ -49,7 +49,7 @@ class TypingPace:
         return 0.0
 
     @property
-    def spare(self) -> bool:
+    def may_generate_ahead(self) -> bool:
         """Return whether the engine may generate ahead."""
         return True
 
@@ -61,8 +61,8 @@ class TypingPace:
         """Record a suggestion that the user typed over or dismissed."""
         self._learn(TARGET_ACCEPTANCE * (DISMISSAL_WEIGHT if dismissed else 1))
 
-    def confident(self, confidence: float | None, agreed: int = 0) -> bool:
-        """Return whether an automatic suggestion may be shown; `agreed` characters of it were typed meanwhile."""
+    def is_confident(self, confidence: float | None, agreed: int = 0) -> bool:
+        """Return whether an automatic suggestion may be shown; the user typed its first `agreed` characters."""
         return confidence is None or confidence + (1 - confidence) * (1 - DOUBT_PER_CHARACTER**agreed) >= self._required
 
     def _learn(self, more: float) -> None:
@@ -70,7 +70,7 @@ class TypingPace:
 
 
 class RemotePace(TypingPace):
-    """Pace for a remote server, which reads a prompt in vain for each request that the next key cancels."""
+    """Pace for a remote server, where each request that the next key cancels has cost an evaluation of its prompt."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,6 +94,6 @@ class RemotePace(TypingPace):
         return min(2 * self._answer_seconds, REMOTE_MAX_PATIENCE_SECONDS)
 
     @property
-    def spare(self) -> bool:
+    def may_generate_ahead(self) -> bool:
         """See `TypingPace`: only a quick server is done before the next key."""
         return self._answer_seconds < REMOTE_QUICK_SECONDS

@@ -18,7 +18,7 @@ UsageEvent = Literal["suggested", "accepted", "kept"]
 EVENTS: tuple[UsageEvent, ...] = get_args(UsageEvent)
 FLUSH_SECONDS = 60.0
 KEPT_SECONDS = 30.0  # after which an accepted text that is still there counts as kept
-MAX_FILE_BYTES = 2_000_000  # then a new file is begun, and the older one replaced
+MAX_FILE_BYTES = 2_000_000  # then a new file is begun, and this one replaces the older one
 
 
 def usage_file() -> Path:
@@ -27,7 +27,7 @@ def usage_file() -> Path:
 
 
 def kind_of_place(before: str, after: str) -> str:
-    """Return the kind of a place by the text before and after the cursor."""
+    """Return the kind of a cursor position by the text before and after the cursor."""
     line, rest = before.rpartition("\n")[2], after.partition("\n")[0]
     return "new line" if not line.strip() else "within a line" if rest.strip(" \t\r)]}\"'`;,:") else "end of a line"
 
@@ -61,7 +61,7 @@ class UsageLog:
 
 
 def read_usage(path: Path, since: date) -> Counter[tuple[str, str, str]]:
-    """Return the counts by language, place and event since a day; lines that are no counts are skipped."""
+    """Return the counts by language, place and event since a day; lines in another form are skipped."""
     found: Counter[tuple[str, str, str]] = Counter()
     for file in (_older(path), path):
         with suppress(FileNotFoundError):

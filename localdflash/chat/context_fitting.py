@@ -8,7 +8,7 @@ from localdflash.base.errors import ContextOverflow, LocaldflashError
 from localdflash.chat.answerer import Answerer, AnswerPiece, AnswerRestart
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
-from localdflash.text.thoughts import split
+from localdflash.text.thoughts import split_thoughts
 
 SUMMARY_SHARE = 8  # a summary may take 1/8 of the context
 _SUMMARY_PROMPT = (
@@ -72,6 +72,6 @@ async def summarise(answerer: Answerer, messages: Sequence[Message], *, system: 
                     text += piece
                 case AnswerRestart():
                     text = ""
-    if not (text := split(text)[1].strip()):
+    if not (text := split_thoughts(text)[1].strip()):
         raise LocaldflashError("the model returned no summary")
     return text

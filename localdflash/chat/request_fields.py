@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from localdflash.chat.messages import Message, prompt_text
 from localdflash.chat.sampling_settings import ChatSettings
-from localdflash.text.thoughts import split
+from localdflash.text.thoughts import split_thoughts
 
 
 def wire_messages(messages: Sequence[Message], system: str, *, is_localdflash: bool = True) -> list[dict[str, str]]:
@@ -13,7 +13,7 @@ def wire_messages(messages: Sequence[Message], system: str, *, is_localdflash: b
     wire = [{"role": "system", "content": system}] if system else []
     for message in messages:
         text = prompt_text(message)
-        text = text if is_localdflash or message.role != "assistant" else split(text)[1]
+        text = text if is_localdflash or message.role != "assistant" else split_thoughts(text)[1]
         wire.append({"role": message.role, "content": text})
     return wire
 

@@ -18,7 +18,7 @@ from localdflash.chat.talk import Talk
 from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.output import ENGINE_RESTARTED, print_json, print_json_line, say
 from localdflash.text.sanitize import sanitize
-from localdflash.text.thoughts import ThoughtSplit, split
+from localdflash.text.thoughts import ThoughtSplit, split_thoughts
 
 MAX_STDIN_BYTES = 16 * 2**20  # the daemon's limit of a request
 NOT_IN_OPENAI = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}  # sampling parameters, with neutral values
@@ -203,7 +203,7 @@ def answer_once(chat: ConsoleChat, prompt: str, form: OutputFormat, attachments:
                 say(f"[{model_name(str(answer.numbers['model']))}{better_pair_hint(chat.pair)}]")
         case "json":
             answer = chat.ask(prompt, lambda _: None, attachments=attachments)
-            thoughts, text, _ = split(answer.text)
+            thoughts, text, _ = split_thoughts(answer.text)
             print_json({**({"thoughts": thoughts} if thoughts else {}), "answer": text, **_result(answer)})
         case "jsonl":
             answer = chat.ask(

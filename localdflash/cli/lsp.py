@@ -42,7 +42,7 @@ def command(ctx: click.Context, /, port: int | None, path: Path | None, **option
     usage = usage_file() if config.completion.stats == "on" else None
     model = options["pair"] if "pair" in given(ctx, options) else ""
     engine = RemoteServer.of(config, model) or requested_engine(ctx, options, "completion")
-    transport.quiet()
+    transport.silence_pygls()
     if port is None and path is None:
         return transport.serve_stdio(lambda: create_server(engine, usage))
     from localdflash.server.sockets import tcp_socket

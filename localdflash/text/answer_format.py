@@ -1,9 +1,9 @@
 """Answer formats of model families: the tokens around thoughts, the answer and tool calls.
 
 The format follows from the model's vocabulary, never from its name. Markers are recognised by token id, so a message
-that spells a marker stays text. Every format decodes to one text in the form of `thoughts`.
+that spells a marker stays text. Every decoder writes one text, as `thoughts.join_thoughts` does.
 
-`MarkedText`: thoughts are between two marker tokens (Qwen's `<think>`, Gemma's `<|channel>thought`).
+`MarkedText`: thoughts are between two markers (Qwen's `<think>`, Gemma's `<|channel>thought`).
 `HarmonyText`: an answer of gpt-oss is several messages; messages in the channel `analysis` are thoughts:
 
     <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>final<|message|>...<|return|>
@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from localdflash.text import thoughts
 from localdflash.text.stream import Detokenizer, TextDecoder
+from localdflash.text.thoughts import ThoughtWriter, split_thoughts
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.user_text import PromptStretch
 
 FirstPart = Literal["", "text", "call"]  # required first part of the answer; "" leaves the choice to the model
-LOWEST_EFFORT = "low"  # for templates that cannot switch thinking off
+LOWEST_EFFORT = "low"  # `reasoning_effort` for templates that cannot switch thinking off
 
 
 @dataclass(frozen=True)
-class ThoughtMarks:
-    """Marker tokens around thoughts, the label after the opening marker, and the template's text on both sides."""
+class ThoughtMarkers:
+    """Markers around thoughts, a label after the opening one, and the template's text `before` and `after` thoughts."""
 
     opening: str
     closing: str
@@ -36,32 +36,32 @@ class ThoughtMarks:
 
 
 class MarkedText:
-    """`TextDecoder` of an answer that continues `begun`; `thinking`: the prompt ends inside thoughts."""
+    """`TextDecoder` of an answer after its beginning `begun`; `thinking`: the prompt ends inside thoughts."""
 
-    def __init__(self, tokenizer: Tokenizer, marks: ThoughtMarks, begun: str = "", *, thinking: bool = False) -> None:
+    def __init__(self, tokenizer: Tokenizer, markers: ThoughtMarkers, begun: str, *, thinking: bool) -> None:
         self._detokenizer = Detokenizer(tokenizer)
-        self._opening, self._closing = tokenizer.special(marks.opening), tokenizer.special(marks.closing)
-        self._label, self._writer = marks.label, thoughts.ThoughtWriter(begun)
+        self._opening, self._closing = tokenizer.special(markers.opening), tokenizer.special(markers.closing)
+        self._label, self._writer = markers.label, ThoughtWriter(begun)
         self._thinking = thinking
         self._label_read: str | None = None  # incomplete label; None outside a label
 
     def push(self, ids: Iterable[int]) -> str:
         """See `TextDecoder`."""
-        return "".join(map(self._token, ids))
+        return "".join(map(self._push_token, ids))
 
     def finish(self) -> str:
         """See `TextDecoder`."""
-        return self._text(self._detokenizer.finish())
+        return self._push_text(self._detokenizer.finish())
 
-    def _token(self, token: int) -> str:
+    def _push_token(self, token: int) -> str:
         if token not in (self._opening, self._closing):
-            return self._text(self._detokenizer.push([token]))
-        rest = self._text(self._detokenizer.finish())
+            return self._push_text(self._detokenizer.push([token]))
+        rest = self._push_text(self._detokenizer.finish())
         self._thinking = token == self._opening
         self._label_read = "" if self._thinking and self._label else None
         return rest if self._thinking else rest + self._writer.close()
 
-    def _text(self, text: str) -> str:
+    def _push_text(self, text: str) -> str:
         if not self._thinking:
             return self._writer.add_answer(text)
         if self._label_read is None:
@@ -73,80 +73,81 @@ class MarkedText:
         return self._writer.add_thought(text)
 
 
-_MARK = re.compile(r"(<\|[a-z]+\|>)")
+_MARKER = re.compile(r"(<\|[a-z]+\|>)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT = re.compile(r"\bto=[^\s<]")
 _START, _MESSAGE = "<|start|>", "<|message|>"
-_IN_HEADERS = ("<|channel|>", "<|constrain|>")
-_ENDS = ("<|end|>", "<|call|>", "<|return|>")
+_HEADER_MARKERS = ("<|channel|>", "<|constrain|>")
+_END_MARKERS = ("<|end|>", "<|call|>", "<|return|>")
 
 
 class HarmonyText:
     """`TextDecoder` of a gpt-oss answer.
 
-    `begun`: text of the answer that the prompt already contains. `header`: start of the first message's header there.
+    `begun`: text of the answer that the prompt already contains. `header`: the template's text after the
+    prompt's last `<|start|>assistant`, where the answer's current message begins.
     """
 
     def __init__(self, tokenizer: Tokenizer, begun: str = "", header: str = "") -> None:
-        names = (_START, _MESSAGE, *_IN_HEADERS, *_ENDS)
-        self._marks = {tokenizer.special(name): name for name in names if tokenizer.has_special(name)}
-        self._detokenizer, self._writer = Detokenizer(tokenizer), thoughts.ThoughtWriter(begun)
+        names = (_START, _MESSAGE, *_HEADER_MARKERS, *_END_MARKERS)
+        self._marker_names = {tokenizer.special(name): name for name in names if tokenizer.has_special(name)}
+        self._detokenizer, self._writer = Detokenizer(tokenizer), ThoughtWriter(begun)
         self._header: str | None = ""  # the current message's header so far; None inside its text
-        self._is_thought = False  # of the current message
-        self._has_text = bool(thoughts.split(begun)[1])  # of the answer, besides thoughts
-        for part in _MARK.split(header):
-            self._mark(part) if part in self._marks.values() else self._text(part)
-        self._is_first = self._header is not None  # whether the next text begins its message
+        self._is_thought = False  # whether the current message is thoughts
+        self._has_text = bool(split_thoughts(begun)[1])  # whether the answer has text besides thoughts
+        for part in _MARKER.split(header):
+            self._push_marker(part) if part in self._marker_names.values() else self._push_text(part)
+        self._is_first = self._header is not None  # whether the next text is its message's first
 
     def push(self, ids: Iterable[int]) -> str:
         """See `TextDecoder`."""
-        return "".join(map(self._token, ids))
+        return "".join(map(self._push_token, ids))
 
     def finish(self) -> str:
-        """See `TextDecoder`; an incomplete header has no text."""
-        text = self._text(self._detokenizer.finish())
+        """See `TextDecoder`; a header without markers turns out to be text of the answer."""
+        text = self._push_text(self._detokenizer.finish())
         if self._header is None or "<|" in self._header:
             return text
-        return text + self._message(self._header)
+        return text + self._begin_message(self._header)
 
-    def _token(self, token: int) -> str:
-        mark = self._marks.get(token)
-        if mark is None:
-            return self._text(self._detokenizer.push([token]))
-        return self._text(self._detokenizer.finish()) + self._mark(mark)
+    def _push_token(self, token: int) -> str:
+        marker = self._marker_names.get(token)
+        if marker is None:
+            return self._push_text(self._detokenizer.push([token]))
+        return self._push_text(self._detokenizer.finish()) + self._push_marker(marker)
 
-    def _mark(self, mark: str) -> str:
-        if mark == _MESSAGE:
-            return self._begin(self._header or "")
-        if mark in _IN_HEADERS:
-            self._header = (self._header or "") + mark
+    def _push_marker(self, marker: str) -> str:
+        if marker == _MESSAGE:
+            return self._end_header(self._header or "")
+        if marker in _HEADER_MARKERS:
+            self._header = (self._header or "") + marker
         else:
-            self._header = mark if mark == _START else ""
+            self._header = marker if marker == _START else ""
         return ""
 
-    def _begin(self, header: str) -> str:
-        """Begin the message after its header."""
-        calls = bool(_RECIPIENT.search(header))
+    def _end_header(self, header: str) -> str:
+        """Begin the message of this header; a call keeps its header as text, which `tool_calls` parses."""
+        is_call = bool(_RECIPIENT.search(header))
         channel = _CHANNEL.search(header)
-        self._is_thought = not calls and channel is not None and channel[1] == "analysis"
+        self._is_thought = not is_call and channel is not None and channel[1] == "analysis"
         closed = self._writer.close() if self._writer.thinking and not self._is_thought else ""
-        if not calls:
-            return closed + self._message("")
+        if not is_call:
+            return closed + self._begin_message("")
         called = header if header.startswith(_START) else f"{_START}assistant{header}"
-        return closed + self._message(called + _MESSAGE)
+        return closed + self._begin_message(called + _MESSAGE)
 
-    def _message(self, text: str) -> str:
+    def _begin_message(self, text: str) -> str:
         """Begin a message with this text."""
         self._header, self._is_first = None, True
-        return self._text(text)
+        return self._push_text(text)
 
-    def _text(self, text: str) -> str:
+    def _push_text(self, text: str) -> str:
         if self._header is not None:
             self._header += text
             if "<|" in self._header or "to=".startswith(self._header.lstrip()[:3]):
                 return ""
             self._is_thought = False
-            return self._message(self._header)  # no header: text of the answer
+            return self._begin_message(self._header)  # no header: text of the answer
         if not text:
             return ""
         is_first, self._is_first = self._is_first, False
@@ -159,34 +160,34 @@ class HarmonyText:
 
 @dataclass(frozen=True)
 class AnswerStart:
-    """Start of an answer: the text to add to the template's prompt, and the decoder of the ids that follow."""
+    """Start of an answer: the stretches to add to the template's prompt, and the decoder of the ids that follow."""
 
-    prompt: Sequence[PromptStretch]
+    added: Sequence[PromptStretch]
     make_decoder: Callable[[Tokenizer], TextDecoder] = Detokenizer
 
 
 def _start_marked(
-    marks: ThoughtMarks, prompt: Sequence[PromptStretch], begun: str, first_part: FirstPart
+    markers: ThoughtMarkers, prompt: Sequence[PromptStretch], begun: str, first_part: FirstPart
 ) -> AnswerStart:
-    """Start an answer with thoughts between two markers; the template may have written the opening one."""
+    """Start an answer with thoughts between two markers; the template may have written the opening marker."""
     tail = _template_tail(prompt)
-    inside = tail.rfind(marks.opening) > tail.rfind(marks.closing)
-    thought, answer, thinking = thoughts.split(begun)
+    inside = tail.rfind(markers.opening) > tail.rfind(markers.closing)
+    thought, answer, thinking = split_thoughts(begun)
     added: list[PromptStretch] = []
     if thought or thinking:
-        added += [] if inside else [PromptStretch(marks.before, False)]
+        added += [] if inside else [PromptStretch(markers.before, False)]
         added += [PromptStretch(thought, True)]
         inside = True
     if inside and (first_part or (begun and not thinking)):
-        added.append(PromptStretch(marks.after, False))
+        added.append(PromptStretch(markers.after, False))
         inside = False
     added.append(PromptStretch(answer, True))
-    return AnswerStart(added, partial(MarkedText, marks=marks, begun=begun, thinking=inside))
+    return AnswerStart(added, partial(MarkedText, markers=markers, begun=begun, thinking=inside))
 
 
 def _start_harmony(prompt: Sequence[PromptStretch], begun: str, first_part: FirstPart) -> AnswerStart:
     """Start an answer of gpt-oss: several messages, each in its own channel."""
-    thought, answer, thinking = thoughts.split(begun)
+    thought, answer, thinking = split_thoughts(begun)
     added: list[PromptStretch] = []
     if thought or thinking:
         added += [PromptStretch("<|channel|>analysis<|message|>", False), PromptStretch(thought, True)]
@@ -194,33 +195,33 @@ def _start_harmony(prompt: Sequence[PromptStretch], begun: str, first_part: Firs
             added.append(PromptStretch("<|end|><|start|>assistant", False))
     if answer or first_part == "text":
         added += [PromptStretch("<|channel|>final<|message|>", False), PromptStretch(answer, True)]
-    trusted = "".join(piece.text for piece in added if not piece.from_user)
+    trusted = "".join(stretch.text for stretch in added if not stretch.from_user)
     _, written, header = (_template_tail(prompt) + trusted).rpartition("<|start|>assistant")
     return AnswerStart(added, partial(HarmonyText, begun=begun, header=header if written else ""))
 
 
-# In the order of detection: the first whose markers are tokens of the model.
-MARKS = (
-    ThoughtMarks("<|channel>", "<channel|>", label="thought\n", before="<|channel>thought\n", after="\n<channel|>"),
-    ThoughtMarks("<think>", "</think>", label="", before="<think>\n", after="\n</think>\n\n"),
+# `start_answer` uses the first pair of markers that the vocabulary has.
+THOUGHT_MARKERS = (
+    ThoughtMarkers("<|channel>", "<channel|>", label="thought\n", before="<|channel>thought\n", after="\n<channel|>"),
+    ThoughtMarkers("<think>", "</think>", label="", before="<think>\n", after="\n</think>\n\n"),
 )
-HARMONY = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>")
+HARMONY_MARKERS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>")
 
 
 def start_answer(
     tokenizer: Tokenizer, prompt: Sequence[PromptStretch], begun: str, *, first_part: FirstPart
 ) -> AnswerStart:
-    """Return the start of an answer that continues `begun`; with `first_part` the answer has no thoughts."""
-    if all(map(tokenizer.has_special, HARMONY)):
+    """Return the start of an answer that continues `begun`; with `first_part` the prompt ends outside thoughts."""
+    if all(map(tokenizer.has_special, HARMONY_MARKERS)):
         return _start_harmony(prompt, begun, first_part)
-    for marks in MARKS:
-        if tokenizer.has_special(marks.opening) and tokenizer.has_special(marks.closing):
-            return _start_marked(marks, prompt, begun, first_part)
+    for markers in THOUGHT_MARKERS:
+        if tokenizer.has_special(markers.opening) and tokenizer.has_special(markers.closing):
+            return _start_marked(markers, prompt, begun, first_part)
     return AnswerStart([PromptStretch(begun, True)])
 
 
-def template_switches(template: str, requested: Mapping[str, str | bool] | None) -> dict[str, str | bool]:
-    """Return a request's template variables; thinking switched off becomes the lowest effort if there is no switch."""
+def adapt_template_variables(template: str, requested: Mapping[str, str | bool] | None) -> dict[str, str | bool]:
+    """Return a request's template variables; thinking off is the lowest effort if the template knows only an effort."""
     variables = dict(requested or {})
     off = variables.get("enable_thinking") is False
     if off and "enable_thinking" not in template and "reasoning_effort" in template:

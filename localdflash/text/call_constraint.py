@@ -1,6 +1,6 @@
 """Constraint on the tool calls in an answer; other text is unconstrained.
 
-Tool calls contain marker tokens, so a call is a sequence of parts: text that follows a grammar, and its marker.
+Grammars admit no marker tokens, so a call is a sequence of parts: text that follows a grammar, and a marker.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,39 +29,39 @@ class CallPart:
 
 
 class CallWatch(Protocol):
-    """Finds the beginning of a tool call in free text."""
+    """Detector of the beginning of a tool call in unconstrained text."""
 
     def count_free(self, tokens: Sequence[int]) -> int:
-        """Return the number of tokens up to and including a call's opening; all if no call begins."""
+        """Return the number of tokens up to and including the first that may open a call; all if there is none."""
 
     def push(self, token: int) -> tuple[str, Sequence[CallPart]]:
-        """Return a call's text up to this token, and its remaining parts; ("", ()) if no call begins here."""
+        """Read a token; return a call's text so far and its remaining parts if it opens one, else ("", ())."""
 
 
 class CallConstraint:
-    """`Constraint` of one answer. `required`: the parts of a call that the answer has to begin with."""
+    """`Constraint` of one answer. `required`: the parts of the call with which the answer has to begin."""
 
-    renormalizes = False
+    renormalizes = False  # recorded probabilities are those without the constraint
 
     def __init__(
         self, tokenizer: Tokenizer, vocab_size: int, watch: CallWatch, required: Sequence[CallPart] = ()
     ) -> None:
         self._tokenizer, self._size, self._watch = tokenizer, vocab_size, watch
         self._text, self._parts = "", list(required)  # the current call's text and remaining parts
-        self._inside: GrammarConstraint | None = None
-        self._enter()
+        self._grammar: GrammarConstraint | None = None
+        self._begin_part()
 
     def mask(self) -> NDArray[np.bool_] | None:
         """See `Constraint`."""
         if not self._parts or self._parts[0].is_free:
             return None
         marker = self._parts[0].marker
-        if self._inside is None:
+        if self._grammar is None:
             mask = np.zeros(self._size, np.bool_)
         else:
-            mask = self._inside.mask()
+            mask = self._grammar.mask()
             ends = list(self._tokenizer.ends)
-            is_complete = bool(mask[ends].any())  # then the marker may follow
+            is_complete = bool(mask[ends].any())  # then the marker may come next
             mask[ends] = False
             if not is_complete:
                 return mask
@@ -74,42 +74,42 @@ class CallConstraint:
         if not self._parts:
             self._text, parts = self._watch.push(token)
             self._parts = list(parts)
-            self._enter()
+            self._begin_part()
             return
         self._text += self._tokenizer.text_of(token)
         if token == self._parts[0].marker:
-            self._leave()
-        elif self._inside:
-            self._inside.advance(token)
-            if self._parts[0].marker is None and self._inside.complete_after([]):
-                self._leave()
+            self._end_part()
+        elif self._grammar:
+            self._grammar.advance(token)
+            if self._parts[0].marker is None and self._grammar.complete_after([]):
+                self._end_part()
 
     def count_allowed(self, tokens: Sequence[int]) -> int:
         """See `Constraint`; stops at the end of the current part, since the next part's grammar does not exist yet."""
         if not self._parts or self._parts[0].is_free:
             return count_through(tokens, self._parts[0].marker) if self._parts else self._watch.count_free(tokens)
         marker = self._parts[0].marker
-        if self._inside is None:
+        if self._grammar is None:
             return int(bool(tokens) and tokens[0] == marker)
         text = list(takewhile(lambda token: token != marker and token not in self._tokenizer.ends, tokens))
-        count = self._inside.count_allowed(text)
+        count = self._grammar.count_allowed(text)
         closes = count == len(text) < len(tokens) and tokens[count] == marker
-        return count + (closes and self._inside.complete_after(text))
+        return count + (closes and self._grammar.complete_after(text))
 
     def forced_tokens(self) -> Sequence[int]:
         """See `Constraint`."""
-        if self._inside:
-            return self._inside.forced_tokens()
+        if self._grammar:
+            return self._grammar.forced_tokens()
         marker = self._parts[0].marker if self._parts and not self._parts[0].is_free else None
         return [] if marker is None else [marker]
 
-    def _leave(self) -> None:
+    def _end_part(self) -> None:
         del self._parts[0]
-        self._enter()
+        self._begin_part()
 
-    def _enter(self) -> None:
+    def _begin_part(self) -> None:
         grammar = self._parts[0].grammar if self._parts else None
-        self._inside = grammar(self._text) if grammar else None
+        self._grammar = grammar(self._text) if grammar else None
 
 
 def count_through(tokens: Sequence[int], marker: int | None) -> int:

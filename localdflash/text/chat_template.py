@@ -19,13 +19,13 @@ from jinja2 import TemplateError
 from localdflash.base.errors import LocaldflashError, ModelError, UsageError
 from localdflash.text.sanitize import sanitize
 from localdflash.text.template_sandbox import RenderBudget, Sandbox
-from localdflash.text.thoughts import split
+from localdflash.text.thoughts import split_thoughts
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.user_text import Disguise, PromptStretch
 
 Role = Literal["system", "user", "assistant", "tool"]
 MAX_TEMPLATE_CHARS = 64_000
-MAX_CHARS, MAX_SECONDS = 64_000_000, 5.0  # of a rendering
+MAX_CHARS, MAX_SECONDS = 64_000_000, 5.0  # budget of one rendering
 _THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
 _HAS_FIELD = re.compile(rf"""[.'"]({"|".join(_THOUGHT_FIELDS)})\b""")
 
@@ -58,8 +58,8 @@ def encode_chat(tokenizer: Tokenizer, template: str, messages: Sequence[Template
 def encode_prompt(tokenizer: Tokenizer, prompt: Sequence[PromptStretch], enough: float = math.inf) -> list[int]:
     """Return the ids of a rendered prompt, with BOS if the model needs it; text after `enough` ids is left out."""
     parts: list[str | int] = []
-    for piece in prompt:
-        parts += [piece.text] if piece.from_user else tokenizer.split_markers(piece.text)
+    for stretch in prompt:
+        parts += [stretch.text] if stretch.from_user else tokenizer.split_markers(stretch.text)
     ids = encode_parts(tokenizer, parts, enough=enough)
     bos = tokenizer.bos()
     return ids if bos is None or ids[:1] == [bos] else [bos, *ids]
@@ -68,18 +68,18 @@ def encode_prompt(tokenizer: Tokenizer, prompt: Sequence[PromptStretch], enough:
 def encode_answer(tokenizer: Tokenizer, begun: Sequence[PromptStretch], enough: float = math.inf) -> list[int]:
     """Return the ids of a partial answer, which follow those of the prompt; text after `enough` ids is left out.
 
-    The model's own text counts as user text, in which markers with a text, such as `<think>`, are restored.
+    Its stretches `from_user` are the model's own text, in which markers that decode to text (`<think>`) become ids.
     """
     parts: list[str | int] = []
-    for piece in begun:
-        parts += _split_model_text(tokenizer, piece.text) if piece.from_user else tokenizer.split_markers(piece.text)
+    for text, is_model_text in begun:
+        parts += _split_model_text(tokenizer, text) if is_model_text else tokenizer.split_markers(text)
     return encode_parts(tokenizer, parts, continues=True, enough=enough)
 
 
 def encode_parts(
     tokenizer: Tokenizer, parts: Iterable[str | int], *, continues: bool = False, enough: float = math.inf
 ) -> list[int]:
-    """Return the ids of text and markers; adjacent texts are encoded as one; text after `enough` ids is left out."""
+    """Return the ids of text and markers; adjacent texts are joined first; text after `enough` ids is left out."""
     ids: list[int] = []
     text = ""
     for part in parts:
@@ -92,7 +92,7 @@ def encode_parts(
 
 
 def _split_model_text(tokenizer: Tokenizer, text: str) -> list[str | int]:
-    """Split a model's text at markers that have a text; return it whole if a marker would swallow blanks around it."""
+    """Split a model's text at markers that decode to text; leave it whole if a marker would swallow blanks."""
     parts: list[str | int] = [
         part if isinstance(part, str) or tokenizer.piece(part) else tokenizer.text_of(part)
         for part in tokenizer.split_markers(text)
@@ -108,7 +108,7 @@ def render(
     variables: Mapping[str, str | bool] | None = None,
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> list[PromptStretch]:
-    """Render the prompt in pieces of template text and user text; descriptions of `tools` are user text, too.
+    """Render the prompt as stretches of template text and user text; descriptions of `tools` are user text, too.
 
     ModelError for a template that is broken, refuses the conversation, leaves the sandbox or exceeds the limits.
     """
@@ -119,7 +119,7 @@ def render(
         code = _compile(template)
         sandbox = Sandbox(RenderBudget(MAX_CHARS, MAX_SECONDS), disguise)
         sandbox.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
-        return disguise.pieces(
+        return disguise.split_prompt(
             sandbox.load(code).render(
                 {"tools": disguise.hide_all([*tools]) if tools else None, "documents": None},
                 **(variables or {}),
@@ -144,11 +144,10 @@ def _compile(template: str) -> CodeType:
 
 def _message_variables(message: TemplateMessage, template: str, disguise: Disguise) -> dict[str, object]:
     """Return a message as this template's variables, with user text disguised."""
-    thoughts, answer, _ = split(message.content) if message.role == "assistant" else ("", message.content, False)
-    has_field = _HAS_FIELD.search(template)
-    if not has_field:
-        thoughts, answer = "", message.content
-    if message.calls and has_field and has_field[1] != "reasoning_content":  # gpt-oss, Gemma: join both
+    thoughts, answer, has_field = "", message.content, _HAS_FIELD.search(template)
+    if has_field and message.role == "assistant":
+        thoughts, answer, _ = split_thoughts(message.content)
+    if message.calls and has_field and has_field[1] != "reasoning_content":  # gpt-oss, Gemma: calls follow one text
         thoughts, answer = "\n\n".join(filter(None, (thoughts, answer))), ""
     fields: dict[str, object] = {"content": answer}
     if thoughts:

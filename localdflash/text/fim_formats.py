@@ -17,17 +17,17 @@ if TYPE_CHECKING:  # the language server loads no tokenizer
 
 
 class ModelFacts(Protocol):
-    """Model properties that identify its FIM format."""
+    """Interface to the properties of a model that identify its FIM format."""
 
     def has_special(self, spelling: str) -> bool:
         """Return whether one special token has this spelling."""
 
     def metadata(self, key: str) -> str | None:
-        """Return a string of the file's metadata, or None."""
+        """Return a string of the model file's metadata, or None."""
 
 
 class Vocabulary(Protocol):
-    """Part of `Tokenizer` that builds prompts."""
+    """Interface of `Tokenizer` that prompts are built with."""
 
     def encode(self, text: str, *, continues: bool = False) -> list[int]: ...  # noqa: D102
 
@@ -45,47 +45,47 @@ class FimFormat:
     suffix: str
     middle: str | None
     order: Literal["psm", "spm"] = "psm"
-    stops: tuple[str, ...] = ()  # tokens that end the middle, besides `Tokenizer.ends` and the markers
+    stops: tuple[str, ...] = ()  # tokens that end the middle, as the markers and `Tokenizer.ends` do
     stop_strings: tuple[str, ...] = ()  # text that ends the middle
-    telltale: str | None = None  # a further token that identifies the family among others with the same markers
+    family_token: str | None = None  # a further token that vocabularies of this family have
     model_name: str = ""  # a word of `general.name` that identifies the family if no token does
-    architecture: str = ""  # `general.architecture` that identifies the family as well
-    max_prompt_tokens: int = 1 << 30  # as trained; longer prompts are slower and not better
-    files: tuple[str, str] | None = None  # tokens before a repository's name and before each other file's
+    architecture: str = ""  # `general.architecture` that identifies the family, whatever the model's name
+    max_prompt_tokens: int = 1 << 30  # longest in training; longer prompts are slower and not better
+    file_tokens: tuple[str, str] | None = None  # tokens before the repository's and before each file's name
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Return all markers that the format has."""
+        """Return the spellings of the format's markers; empty for the format `prefix`."""
         return tuple(marker for marker in (self.prefix, self.suffix, self.middle) if marker)
 
 
 _PIPES = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
-_PLAIN = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
+_NO_PIPES = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
 _NEXT_EDIT_NAMES = re.compile(r"\bzeta(?:\b|[-_ ]?\d)|\bsweep\b|\bnext[-_ ]edit\b")
 _EDITABLE_REGION = "<|editable_region_start|>"
 _QWEN_STOPS = ("<|endoftext|>", "<|im_end|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>")
 
-# In the order of detection: of families with the same markers, the most specific comes first.
+# In the order of detection: of formats with the same markers, the most specific comes first.
 FORMATS: dict[str, FimFormat] = {
     fim.name: fim
     for fim in (
-        FimFormat("localdflash", *_PIPES, order="spm", stops=_QWEN_STOPS, telltale="<|mask|>"),
-        FimFormat("codegemma", *_PIPES, stops=("<|file_separator|>", "<eos>"), telltale="<|file_separator|>"),
-        FimFormat("granite4", *_PIPES, stops=("<|end_of_text|>", "<|pad|>"), telltale="<|end_of_text|>"),
-        FimFormat("qwen", *_PIPES, stops=_QWEN_STOPS, files=("<|repo_name|>", "<|file_sep|>")),
+        FimFormat("localdflash", *_PIPES, order="spm", stops=_QWEN_STOPS, family_token="<|mask|>"),
+        FimFormat("codegemma", *_PIPES, stops=("<|file_separator|>", "<eos>"), family_token="<|file_separator|>"),
+        FimFormat("granite4", *_PIPES, stops=("<|end_of_text|>", "<|pad|>"), family_token="<|end_of_text|>"),
+        FimFormat("qwen", *_PIPES, stops=_QWEN_STOPS, file_tokens=("<|repo_name|>", "<|file_sep|>")),
         FimFormat(
             "localdflash-code",
-            *_PLAIN,
+            *_NO_PIPES,
             order="spm",
             stops=("<|endoftext|>", "<file_sep>"),
             model_name="localdflash",
             max_prompt_tokens=1024,
-            files=("<repo_name>", "<file_sep>"),
+            file_tokens=("<repo_name>", "<file_sep>"),
         ),
-        FimFormat("mellum", *_PLAIN, order="spm", model_name="mellum", architecture="mellum"),
-        FimFormat("granite", *_PLAIN, stops=("<|endoftext|>",), model_name="granite"),
-        FimFormat("starcoder2", *_PLAIN, stops=("<file_sep>", "<|endoftext|>"), telltale="<file_sep>"),
-        FimFormat("starcoder", *_PLAIN, stops=("<|endoftext|>",)),
+        FimFormat("mellum", *_NO_PIPES, order="spm", model_name="mellum", architecture="mellum"),
+        FimFormat("granite", *_NO_PIPES, stops=("<|endoftext|>",), model_name="granite"),
+        FimFormat("starcoder2", *_NO_PIPES, stops=("<file_sep>", "<|endoftext|>"), family_token="<file_sep>"),
+        FimFormat("starcoder", *_NO_PIPES, stops=("<|endoftext|>",)),
         FimFormat("deepseek", "<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>", stops=("<｜end▁of▁sentence｜>",)),
         FimFormat("codellama", "▁<PRE>", "▁<SUF>", "▁<MID>", stops=("▁<EOT>",)),
         FimFormat("codestral", "[PREFIX]", "[SUFFIX]", None, order="spm", stop_strings=("\n+++++ ",)),
@@ -106,38 +106,38 @@ def format_of(name: str) -> FimFormat:
     raise ModelError(f"fim = {name!r}: unknown format{hint}")
 
 
-def detect(tokenizer: ModelFacts) -> FimFormat:
-    """Return the format whose markers are single tokens of this vocabulary; ModelError if there is none."""
-    names = (tokenizer.metadata(f"general.{key}") or "" for key in ("name", "basename", "architecture"))
+def detect(model: ModelFacts) -> FimFormat:
+    """Return the format that fits a model's vocabulary and name; ModelError if none does, or for next-edit models."""
+    names = (model.metadata(f"general.{key}") or "" for key in ("name", "basename", "architecture"))
     model_name, base_name, architecture = (name.lower() for name in names)
-    if is_next_edit_model(f"{model_name} {base_name}") or tokenizer.has_special(_EDITABLE_REGION):
+    if is_next_edit_model(f"{model_name} {base_name}") or model.has_special(_EDITABLE_REGION):
         raise ModelError("the model predicts edits and does not fill in the middle; choose a code model trained for it")
     for fim in FORMATS.values():
-        needed = (*fim.markers, fim.telltale) if fim.telltale else fim.markers
+        needed = (*fim.markers, fim.family_token) if fim.family_token else fim.markers
         is_named = fim.model_name in model_name or (architecture != "" and fim.architecture == architecture)
-        if needed and is_named and all(map(tokenizer.has_special, needed)):
+        if needed and is_named and all(map(model.has_special, needed)):
             return fim
     raise ModelError("vocabulary: no fill-in-the-middle tokens; choose a code model trained with them")
 
 
 def is_next_edit_model(name: str) -> bool:
-    """Return whether a model's name is that of a next-edit model, which has the FIM markers of its base model."""
+    """Return whether a model's name is that of a next-edit model; its vocabulary may still have FIM markers."""
     return bool(_NEXT_EDIT_NAMES.search(name.lower()))
 
 
 def build(fim: FimFormat, tokenizer: "Tokenizer", prefix: str, suffix: str, enough: float = math.inf) -> list[int]:
-    """Return the prompt that the model continues with the middle; ModelError if a marker is not a single token.
+    """Return the prompt that the model continues with the middle; ModelError if the model cannot.
 
-    Text of the prefix or the suffix after `enough` ids is left out.
+    Text of the prefix or the suffix after `enough` ids each is left out.
     """
-    check_cursor(fim, suffix)
+    check_suffix(fim, suffix)
     before = tokenizer.encode(prefix, enough=enough)
     after = tokenizer.encode(suffix, continues=True, enough=enough)
     return arrange_prompt(fim, tokenizer, (), before, after)
 
 
-def check_cursor(fim: FimFormat, suffix: str) -> None:
-    """Raise ModelError if there is a suffix and the format has no place for it."""
+def check_suffix(fim: FimFormat, suffix: str) -> None:
+    """Raise ModelError if the suffix has text and the format has no place for it."""
     if not fim.markers and suffix.strip():
         raise ModelError("the model was not trained to fill in the middle; it completes at the end of a file only")
 
@@ -150,7 +150,7 @@ def arrange_prompt(
     suffix: Sequence[int],
     middle: Sequence[int] = (),
 ) -> list[int]:
-    """Return the prompt of encoded parts with the format's markers; `middle` is the beginning of the middle."""
+    """Return a prompt: BOS, `head` (see `FimHead`), the code with markers, and the known beginning of the middle."""
     if fim.markers:
         before, after = [tokenizer.special(fim.prefix), *prefix], [tokenizer.special(fim.suffix), *suffix]
         code = before + after if fim.order == "psm" else after + before
@@ -167,7 +167,7 @@ def arrange_prompt(
 
 
 def split(text: str) -> tuple[str, str] | None:
-    """Return prefix and suffix of a client's prompt that spells any format's markers; None if it is ambiguous."""
+    """Return prefix and suffix of a prompt that spells any format's three markers once each; None for other text."""
     return next((parts for fim in FORMATS.values() if (parts := _split_at(fim, text))), None)
 
 
@@ -184,7 +184,7 @@ def _split_at(fim: FimFormat, text: str) -> tuple[str, str] | None:
 
 @dataclass(frozen=True)
 class FimHead:
-    """Ids around the other files at the head of a prompt."""
+    """Ids around other files' text at the head of a prompt: before all, before each, and after all of them."""
 
     begin: Sequence[int] = ()
     before_each: Sequence[int] = ()
@@ -192,15 +192,15 @@ class FimHead:
 
 
 def repository_head(fim: FimFormat, tokenizer: Vocabulary) -> FimHead:
-    """Return the head's ids; empty if the format has no file separators."""
-    if not fim.files:
+    """Return the ids around other files; empty if the format has no `file_tokens`."""
+    if not fim.file_tokens:
         return FimHead()
-    repository, separator = map(tokenizer.special, fim.files)
+    repository, separator = map(tokenizer.special, fim.file_tokens)
     begin, end = tokenizer.encode("repository\n"), tokenizer.encode("current\n")
     return FimHead([repository, *begin], [separator], [separator, *end])
 
 
 def stop_ids(fim: FimFormat, tokenizer: "Tokenizer") -> frozenset[int]:
-    """Return the ids that end the middle: the end tokens, the format's markers, and its stops that the model has."""
-    format_tokens = (*fim.markers, *fim.stops)
-    return tokenizer.ends.union(tokenizer.special(stop) for stop in format_tokens if tokenizer.has_special(stop))
+    """Return the ids that end the middle: the model's end tokens, and the format's markers and stops that exist."""
+    spellings = (*fim.markers, *fim.stops)
+    return tokenizer.ends.union(map(tokenizer.special, filter(tokenizer.has_special, spellings)))

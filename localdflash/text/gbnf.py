@@ -22,28 +22,28 @@ _CHARACTER = re.compile(
     r"\\x([0-9A-Fa-f]{2}) | \\u([0-9A-Fa-f]{4}) | \\U([0-9A-Fa-f]{8}) | \\?.", re.DOTALL | re.VERBOSE
 )
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "[": "[", "]": "]"}
-_ANY = "/[\\x00-\U0010ffff]/"
+_ANY_CHARACTER = "/[\\x00-\U0010ffff]/"
 
-Token = tuple[str, str]  # the name of the group in _TOKEN, the text
+Token = tuple[str, str]  # group name in _TOKEN, text
 Rules = dict[str, list[Token]]
 
 
 def gbnf_to_lark(text: str) -> str:
     """Return the grammar in Lark's language; ValueError if it is invalid."""
-    rules = _rules(text)
-    terminals = _terminals(rules)
+    rules = _parse_rules(text)
+    terminals = _find_terminals(rules)
     names = {"root": "start"}
     for number, name in enumerate(rules):
-        plain = f"r{number}_{name.replace('-', '_')}"
-        names.setdefault(name, plain.upper() if name in terminals else plain.lower())
-    bodies = {name: " ".join(_part(*token, names) for token in tokens) for name, tokens in rules.items()}
+        lark_name = f"r{number}_{name.replace('-', '_')}"
+        names.setdefault(name, lark_name.upper() if name in terminals else lark_name.lower())
+    bodies = {name: " ".join(_translate(*token, names) for token in tokens) for name, tokens in rules.items()}
     return "".join(f"{names[name]}: {body}\n" for name, body in bodies.items())
 
 
-def _rules(text: str) -> Rules:
+def _parse_rules(text: str) -> Rules:
     rules: Rules = {}
     body: list[Token] | None = None
-    for kind, part in _tokens(text):
+    for kind, part in _split_tokens(text):
         if kind == "rule":
             if part in rules:
                 raise ValueError(f"rule {part!r} is defined twice")
@@ -55,13 +55,13 @@ def _rules(text: str) -> Rules:
     if "root" not in rules:
         raise ValueError("no rule 'root'")
     for name, tokens in rules.items():
-        for used in _uses(tokens):
+        for used in _used_rules(tokens):
             if used not in rules:
                 raise ValueError(f"rule {name!r} uses {used!r}, which is not defined")
     return rules
 
 
-def _tokens(text: str) -> Iterator[Token]:
+def _split_tokens(text: str) -> Iterator[Token]:
     offset = 0
     while offset < len(text):
         match = _TOKEN.match(text, offset)
@@ -73,13 +73,13 @@ def _tokens(text: str) -> Iterator[Token]:
         offset = match.end()
 
 
-def _uses(tokens: list[Token]) -> set[str]:
+def _used_rules(tokens: list[Token]) -> set[str]:
     return {part for kind, part in tokens if kind == "name"}
 
 
-def _terminals(rules: Rules) -> set[str]:
-    """Return the names of the rules that are not recursive."""
-    missing = {name: _uses(tokens) for name, tokens in rules.items()}
+def _find_terminals(rules: Rules) -> set[str]:
+    """Return the names of the rules that neither are recursive nor use a recursive rule."""
+    missing = {name: _used_rules(tokens) for name, tokens in rules.items()}
     users: dict[str, list[str]] = defaultdict(list)
     for name, used in missing.items():
         for dependency in used:
@@ -93,42 +93,42 @@ def _terminals(rules: Rules) -> set[str]:
     return set(ready)
 
 
-def _part(kind: str, part: str, names: dict[str, str]) -> str:
+def _translate(kind: str, part: str, names: dict[str, str]) -> str:
     match kind:
         case "literal":
-            return json.dumps("".join(map(_character, _CHARACTER.finditer(part[1:-1]))), ensure_ascii=False)
+            return json.dumps("".join(map(_decode_character, _CHARACTER.finditer(part[1:-1]))), ensure_ascii=False)
         case "class":
-            return _character_class(list(_CHARACTER.finditer(part[1:-1])))
+            return _translate_class(list(_CHARACTER.finditer(part[1:-1])))
         case "name":
             return names[part]
         case "count":
             return "".join(part.split())
         case _:
-            return _ANY if part == "." else part
+            return _ANY_CHARACTER if part == "." else part
 
 
-def _character_class(characters: list[re.Match[str]]) -> str:
-    """Return a character class; ASCII characters but letters and digits are escaped, for Lark's regular expressions."""
+def _translate_class(characters: list[re.Match[str]]) -> str:
+    """Return a GBNF character class as a regular expression in Lark's slashes."""
     negated = bool(characters) and characters[0][0] == "^"
     index = int(negated)
-    plain = ""
+    translated = ""
     while index < len(characters):
-        plain += _escaped(characters[index])
+        translated += _translate_character(characters[index])
         if len(characters) > index + 2 and characters[index + 1][0] == "-":
-            plain += "-" + _escaped(characters[index + 2])
+            translated += "-" + _translate_character(characters[index + 2])
             index += 2
         index += 1
-    if not plain:
+    if not translated:
         raise ValueError(f"empty character class: [{'^' if negated else ''}]")
-    return f"/[{'^' if negated else ''}{plain}]/"
+    return f"/[{'^' if negated else ''}{translated}]/"
 
 
-def _escaped(match: re.Match[str]) -> str:
-    character = _character(match)
+def _translate_character(match: re.Match[str]) -> str:
+    character = _decode_character(match)
     return character if character.isalnum() or not character.isascii() else f"\\x{ord(character):02x}"
 
 
-def _character(match: re.Match[str]) -> str:
+def _decode_character(match: re.Match[str]) -> str:
     """Decode one GBNF character or escape sequence."""
     if digits := match[1] or match[2] or match[3]:
         character = chr(int(digits, 16))

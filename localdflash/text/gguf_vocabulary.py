@@ -15,8 +15,8 @@ from tokenizers.models import BPE
 from localdflash.models.weights.gguf import GGUFHeader
 from localdflash.text.vocabulary import SpecialToken
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # tokenizer.ggml.token_type
-C_SPACE = " \t\n\v\f\r"
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # values of tokenizer.ggml.token_type
+_C_SPACE = " \t\n\v\f\r"  # characters for which C's isspace() is true
 # fmt: off
 _END_NAMES = {
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
@@ -32,7 +32,7 @@ _FIM_NAMES = {  # role -> spellings; the first that the vocabulary has is a cont
     "fim_rep": "<|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame>",
     "fim_sep": "<|file_sep|>",
 }
-_HARMONY_TEXT = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")  # gpt-oss: shown in answers
+_HARMONY_TEXT = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")  # gpt-oss: not control tokens
 
 # Pre-tokenizer patterns, see `_PRE_TOKENIZERS`; each further pattern splits the pieces of the previous pattern.
 _CONTRACTIONS = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
@@ -42,7 +42,8 @@ _LETTERS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _NOT_LOWER, _NOT_UPPER = r"(?:(?=\p{L})[^a-z])", r"(?:(?=\p{L})[^A-Z])"
 
 
-def _cased(end: str) -> str:
+def _cased_word(end: str) -> str:
+    """Return the pattern of a word with at most one change of case, from capitals to small letters, before `end`."""
     start = r"[^\r\n\p{L}\p{N}]?"
     return f"{start}{_NOT_LOWER}*{_NOT_UPPER}+{end}|{start}{_NOT_LOWER}+{_NOT_UPPER}*{end}"
 
@@ -57,8 +58,8 @@ _PATTERNS = {
         rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}",
     ),
     "llama3": (rf"{_CONTRACTIONS}|{_LETTERS}|\p{{N}}{{1,3}}|{_SYMBOLS}|{_SPACES}",),
-    "gpt4o": (rf"{_cased(_CONTRACTIONS + '?')}|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}",),
-    "tekken": (rf"{_cased('')}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}",),
+    "gpt4o": (rf"{_cased_word(_CONTRACTIONS + '?')}|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}",),
+    "tekken": (rf"{_cased_word('')}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}",),
 }
 _PRE_TOKENIZERS = {
     **dict.fromkeys(("gpt-2", "phi-2", "mellum", "olmo", "mpt", "granite-docling"), "gpt2"),
@@ -69,7 +70,7 @@ _PRE_TOKENIZERS = {
     **dict.fromkeys(("gpt-4o", "llama4", "kanana2"), "gpt4o"),
     "tekken": "tekken",
 }
-_WHOLE_WORDS = ("llama3", "tekken")  # patterns whose BPE emits a word that is a token without merging
+_WHOLE_WORDS = ("llama3", "tekken")  # patterns whose BPE never splits a word that is a token
 _ADD_BOS = ("llama3", "tekken")  # patterns whose models add BOS by default
 
 Encoder = Callable[[str], list[int]]
@@ -86,7 +87,7 @@ class GGUFVocabulary:
         self._is_sentencepiece = self._values["tokenizer.ggml.model"] == "llama"
         default = (1, 2) if self._is_sentencepiece else (11, 11)
         self.bos_id, self.eos_id = self._id("bos", default[0]), self._id("eos", default[1])
-        bos_by_default = self._is_sentencepiece or _PRE_TOKENIZERS[_pre(header)] in _ADD_BOS
+        bos_by_default = self._is_sentencepiece or _PRE_TOKENIZERS[_pre_type(header)] in _ADD_BOS
         self.adds_bos = bool(self._values.get("tokenizer.ggml.add_bos_token", bos_by_default))
         self._control = {token for token, kind in enumerate(self._types) if kind == CONTROL}
         self.end_ids = self._find_ends()
@@ -133,6 +134,7 @@ class GGUFVocabulary:
         return text.replace("▁", " ").encode() if self._is_sentencepiece else decode_bytes(text)
 
     def _id(self, name: str, default: int = -1) -> int:
+        """Return the vocabulary's id of a role such as `eos`; -1 if neither it nor the default is in the vocabulary."""
         token = self._values.get(f"tokenizer.ggml.{name}_token_id", default)
         assert isinstance(token, int)
         if 0 <= token < len(self._texts):
@@ -140,7 +142,7 @@ class GGUFVocabulary:
         return default if default < len(self._texts) else -1
 
     def _find_ends(self) -> frozenset[int]:
-        """Return the ids that end an answer; add those known by name, and FIM tokens, to `_control`."""
+        """Return the ids that end an answer; add the end and FIM tokens that are known by spelling to `_control`."""
         fim: dict[str, int] = {}
         for role, spellings in _FIM_NAMES.items():
             token = next((token for key in (f"fim_{role[:3]}", role) if (token := self._id(key)) >= 0), -1)
@@ -165,16 +167,16 @@ class GGUFVocabulary:
                 yield SpecialToken(token, text, control, kind == USER_DEFINED, strips_after=after)
 
     def _split(self, text: str) -> list[str | int]:
-        """Cut text at user-defined tokens, the longest first, as llama.cpp does."""
+        """Split text into the ids of user-defined tokens, longest first as in llama.cpp, and the text between them."""
         parts: list[str | int] = [text]
         for token in self._user_defined:
             if token.text in text:
-                parts = [piece for part in parts for piece in _cut(part, token)]
+                parts = [piece for part in parts for piece in _cut_at(part, token)]
         return parts
 
 
 def open_vocabulary(header: GGUFHeader) -> GGUFVocabulary | None:
-    """Return the vocabulary of a GGUF file, or None if only llama.cpp supports it or can report its error."""
+    """Return the vocabulary of a GGUF file; None if it is invalid or of a kind that only llama.cpp supports."""
     model = header.metadata.get("tokenizer.ggml.model")
     tokens, types = (header.metadata.get(f"tokenizer.ggml.{key}") for key in ("tokens", "token_type"))
     if not _is_list_of(tokens, str) or any("\0" in token for token in tokens):
@@ -186,7 +188,7 @@ def open_vocabulary(header: GGUFHeader) -> GGUFVocabulary | None:
     types = types[: len(ids)]
     encode = None
     if model == "llama":
-        encode = _sentencepiece(header, ids, types)
+        encode = _sentencepiece_encoder(header, ids, types)
     elif BYTE not in types and (tokenizer := byte_level_tokenizer(header, ids)):
         encode = partial(_encode_text, tokenizer)
     return GGUFVocabulary(header, ids, types, encode) if encode else None
@@ -208,8 +210,8 @@ def _has_valid_types(header: GGUFHeader) -> bool:
 
 
 def byte_level_tokenizer(header: GGUFHeader, ids: dict[str, int]) -> Tokenizer | None:
-    """Return the byte-level BPE of a vocabulary without special tokens; None if it is none or its merges are broken."""
-    if header.metadata.get("tokenizer.ggml.model") != "gpt2" or not (name := _PRE_TOKENIZERS.get(_pre(header))):
+    """Return a byte-level BPE without special tokens; None for a vocabulary of another kind or with invalid merges."""
+    if header.metadata.get("tokenizer.ggml.model") != "gpt2" or not (name := _PRE_TOKENIZERS.get(_pre_type(header))):
         return None
     spelled = header.metadata.get("tokenizer.ggml.merges")
     if not _is_list_of(spelled, str) or any(" " not in merge[1:] for merge in spelled):
@@ -229,7 +231,7 @@ def _encode_text(tokenizer: Tokenizer, text: str) -> list[int]:
     return tokenizer.encode(text, add_special_tokens=False).ids
 
 
-def _sentencepiece(header: GGUFHeader, ids: dict[str, int], types: list[int]) -> Encoder | None:
+def _sentencepiece_encoder(header: GGUFHeader, ids: dict[str, int], types: list[int]) -> Encoder | None:
     """Return a BPE encoder that merges by score, highest first; None if BPE cannot reproduce llama.cpp's merges."""
     scores = header.metadata.get("tokenizer.ggml.scores")
     if not _is_list_of(scores, float) or len(scores) < len(ids) or not all(map(isfinite, scores)):
@@ -253,7 +255,7 @@ def _sentencepiece(header: GGUFHeader, ids: dict[str, int], types: list[int]) ->
     return lambda text: _encode_text(tokenizer, text.replace(" ", "▁"))
 
 
-def _pre(header: GGUFHeader) -> str:
+def _pre_type(header: GGUFHeader) -> str:
     return str(header.metadata.get("tokenizer.ggml.pre", "default"))
 
 
@@ -262,7 +264,7 @@ def _split_merge(merge: str) -> tuple[str, str]:
     return merge[:space], merge[space + 1 :]
 
 
-def _cut(part: str | int, token: SpecialToken) -> Iterator[str | int]:
+def _cut_at(part: str | int, token: SpecialToken) -> Iterator[str | int]:
     if isinstance(part, int):
         yield part
         return
@@ -270,17 +272,17 @@ def _cut(part: str | int, token: SpecialToken) -> Iterator[str | int]:
     yield texts[0]
     for text in texts[1:]:
         yield token.id
-        yield text.lstrip(C_SPACE) if token.strips_after else text
+        yield text.lstrip(_C_SPACE) if token.strips_after else text
 
 
-def _byte_alphabet() -> dict[str, int]:
-    """Return GPT-2's character of each byte, inverted: printable Latin-1 as is, the others from U+0100 on."""
+def _bytes_by_character() -> dict[str, int]:
+    """Return the byte of each character in GPT-2's alphabet: printable Latin-1, and U+0100 on for the other bytes."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = (byte for byte in range(256) if byte not in printable)
     return {chr(byte): byte for byte in printable} | {chr(256 + index): byte for index, byte in enumerate(others)}
 
 
-_BYTE_OF = _byte_alphabet()
+_BYTE_OF = _bytes_by_character()
 
 
 def decode_bytes(text: str) -> bytes:

@@ -1,7 +1,7 @@
-"""Grammar constraints: the tokens that may come next, so that an answer is JSON of a schema or fits another grammar.
+"""Constraints that restrict an answer's tokens, so that the answer is JSON of a schema or fits another grammar.
 
-Markers are not admitted, except the end tokens where the text is complete. Terminals are greedy. Grammars come with
-requests, so text, compilation and masks are limited; beyond a limit the request gets a UsageError.
+No markers (see `tokenizer`) are allowed but end tokens where the text is complete. Terminals are greedy. Grammars come
+with requests, so their length, compilation and masks are limited; a request beyond a limit gets a UsageError.
 """
 
 import json
@@ -21,17 +21,16 @@ from localdflash.text.grammar_trial import LIMITS, TooMuchWork, compile_error
 from localdflash.text.sanitize import sanitize
 from localdflash.text.tokenizer import Tokenizer
 
-MAX_BYTES = 64 * 1024
-# Whitespace between JSON tokens: a space, or a line feed with indentation. Without a limit a small model may indent
-# forever.
+MAX_BYTES = 64 * 1024  # of a grammar or JSON schema
+# Whitespace between JSON tokens: a space, or a line feed with indentation. Without a limit a model may indent forever.
 JSON_BLANKS = r" |\r?\n[ \t]{0,24}"
-MAX_FORCED_BYTES = 1024  # tokenised at once; more takes longer than a step
+MAX_FORCED_BYTES = 1024  # longest forced text to tokenise; more takes longer than a decode step
 
 
 class GrammarConstraint:
     """`Constraint` of one answer. Not thread-safe."""
 
-    renormalizes = False  # see `Constraint`
+    renormalizes = False  # recorded probabilities are those without the constraint
 
     def __init__(self, vocabulary: LLTokenizer, matcher: LLMatcher, vocab_size: int) -> None:
         self._vocabulary, self._matcher = vocabulary, matcher
@@ -42,14 +41,14 @@ class GrammarConstraint:
     def mask(self) -> NDArray[np.bool_]:
         """Return the mask [V] of the tokens that may come next, at least one; UsageError if it takes too much work."""
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
-        _raise_error(self._matcher, "grammar")
+        _check_matcher(self._matcher, "grammar")
         bits = np.unpackbits(self._bits.view(np.uint8), count=self._size, bitorder="little")
         return bits.view(np.bool_)
 
     def advance(self, token: int) -> None:
         """Move past `token`, which the mask allows; UsageError if that takes too much work."""
         self._matcher.consume_token(token)
-        _raise_error(self._matcher, "grammar")
+        _check_matcher(self._matcher, "grammar")
 
     def count_allowed(self, tokens: Sequence[int]) -> int:
         """Return how many of these tokens may come next, in this order."""
@@ -59,18 +58,18 @@ class GrammarConstraint:
         return count + (ended and self.complete_after(text))
 
     def complete_after(self, tokens: Sequence[int]) -> bool:
-        """Return whether the text is complete after these tokens, which may come next."""
+        """Return whether the answer is complete after these tokens, all of which must be allowed next."""
         self._matcher.consume_tokens(list(tokens))
         complete = self._matcher.is_accepting()
         self._matcher.rollback(len(tokens))
         return complete
 
     def forced_tokens(self) -> Sequence[int]:
-        """Return the tokens of the text that has to come next, as the vocabulary splits it; may be empty."""
+        """Return the tokens of the text that has to come next, or of the beginning of that text; may be empty."""
         text = self._matcher.compute_ff_bytes()
         if len(text) <= MAX_FORCED_BYTES:
             return self._matcher.compute_ff_tokens()
-        start = self._vocabulary.tokenize_bytes(text[:MAX_FORCED_BYTES])[:-1]  # the last token may be cut
+        start = self._vocabulary.tokenize_bytes(text[:MAX_FORCED_BYTES])[:-1]  # the last token's text may be cut
         return start[: self.count_allowed(start)]
 
 
@@ -92,7 +91,7 @@ class Grammars:
             _check_size("JSON schema", text)
             grammar = LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": JSON_BLANKS})
         except (TypeError, ValueError, RecursionError) as error:
-            raise UsageError(f"JSON schema: {_reason(str(error))}") from error
+            raise UsageError(f"JSON schema: {_short_error(str(error))}") from error
         return self._constraint("JSON schema", grammar)
 
     def json_object(self) -> GrammarConstraint:
@@ -110,7 +109,7 @@ class Grammars:
         try:
             lark = gbnf_to_lark(text)
         except ValueError as error:
-            raise UsageError(f"GBNF grammar: {_reason(str(error))}") from error
+            raise UsageError(f"GBNF grammar: {_short_error(str(error))}") from error
         return self._constraint("GBNF grammar", LLMatcher.grammar_from_lark(lark))
 
     def _constraint(self, kind: str, grammar: str) -> GrammarConstraint:
@@ -120,13 +119,13 @@ class Grammars:
             raise UsageError(f"{kind}: takes too much work to compile; send a simpler one") from None
         except OSError as error:
             raise LocaldflashError(
-                f"{kind}: the process that compiles it failed ({_reason(str(error))}); run `localdflash doctor`"
+                f"{kind}: the process that compiles it failed ({_short_error(str(error))}); run `localdflash doctor`"
             ) from error
         if reason:
-            raise UsageError(f"{kind}: {_reason(reason)}")
+            raise UsageError(f"{kind}: {_short_error(reason)}")
         vocabulary = self._vocabulary()
         matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=LIMITS)
-        _raise_error(matcher, kind)
+        _check_matcher(matcher, kind)
         return GrammarConstraint(vocabulary, matcher, self.vocab_size)
 
     def _vocabulary(self) -> LLTokenizer:
@@ -138,7 +137,7 @@ class Grammars:
 
 
 class _GuidanceVocabulary:
-    """Adapter of a `Tokenizer` to llguidance's interface."""
+    """Adapter of a `Tokenizer` to the interface of `TokenizerWrapper`."""
 
     bos_token_id = None
 
@@ -150,7 +149,7 @@ class _GuidanceVocabulary:
         self.special_token_ids = sorted(tokenizer.markers | tokenizer.ends)
         padding = vocab_size - tokenizer.vocab_size
         self.tokens = [tokenizer.piece(token, special=True) for token in range(tokenizer.vocab_size)]
-        self.tokens += [b""] * padding  # never allowed
+        self.tokens += [b""] * padding  # logits without a token are never allowed
 
     def __call__(self, text: bytes) -> list[int]:
         return self._tokenizer.encode(text.decode(), continues=True)
@@ -165,13 +164,13 @@ def _check_size(kind: str, text: str) -> None:
         raise UsageError(f"{kind}: too long (expected at most {MAX_BYTES} bytes, got {size}); send a shorter one")
 
 
-def _raise_error(matcher: LLMatcher, kind: str) -> None:
+def _check_matcher(matcher: LLMatcher, kind: str) -> None:
     if matcher.is_error():
-        raise UsageError(f"{kind}: {_reason(matcher.get_error())}")
+        raise UsageError(f"{kind}: {_short_error(matcher.get_error())}")
 
 
-def _reason(message: str) -> str:
-    """Return llguidance's error on one short line, without the drawing around a regex error."""
+def _short_error(message: str) -> str:
+    """Return an error message on one short line, without the source excerpt in llguidance's regex errors."""
     if message.startswith("NoExtension"):
         return "no text can satisfy it"
     if error := re.search(r"^error: (.+)", message, re.MULTILINE):

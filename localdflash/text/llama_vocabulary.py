@@ -1,4 +1,4 @@
-"""Vocabularies of every kind, read and encoded by llama.cpp."""
+"""Vocabularies of every kind that llama.cpp supports, read and encoded by llama.cpp."""
 
 import ctypes
 import weakref
@@ -15,7 +15,7 @@ _SPECIAL = api.LLAMA_TOKEN_ATTR_CONTROL | api.LLAMA_TOKEN_ATTR_USER_DEFINED | ap
 
 
 class LlamaVocabulary:
-    """ModelVocabulary (see the protocol) of a GGUF file that llama.cpp has opened without its weights."""
+    """`ModelVocabulary` of a GGUF file that llama.cpp has opened without its weights."""
 
     def __init__(self, path: Path) -> None:
         self._model = load_model(path, vocab_only=True)
@@ -28,16 +28,16 @@ class LlamaVocabulary:
         self.eos_id: int = api.llama_vocab_eos(self._vocab)
         self.adds_bos = bool(api.llama_vocab_get_add_bos(self._vocab))
         self.special_tokens: Sequence[SpecialToken] = tuple(self._special_tokens())
-        named = (self.eos_id, api.llama_vocab_eot(self._vocab))  # may have the type of ordinary text
+        named = (self.eos_id, api.llama_vocab_eot(self._vocab))  # the file may list these as ordinary text
         candidates = {*named, *(token.id for token in self.special_tokens)}
         self.end_ids = frozenset(token for token in candidates if api.llama_vocab_is_eog(self._vocab, token))
 
     def metadata(self, key: str) -> str | None:
-        """See the protocol."""
+        """See `ModelVocabulary`."""
         return metadata(self._model, key)
 
     def encode(self, text: str) -> list[int]:
-        """See the protocol."""
+        """See `ModelVocabulary`."""
         data = text.encode()
         capacity = len(data) + 8  # byte fallback gives at most one id per byte, plus a leading space
         buffer = (api.llama_token * capacity)()
@@ -47,10 +47,10 @@ class LlamaVocabulary:
         return list(buffer[:count])
 
     def decode_token(self, token: int, *, special: bool) -> bytes:
-        """See the protocol."""
+        """See `ModelVocabulary`."""
         buffer = ctypes.create_string_buffer(32)
         count = api.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
-        if count < 0:  # minus the required size
+        if count < 0:  # the negated size that the text needs
             buffer = ctypes.create_string_buffer(-count)
             count = api.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
         return buffer.raw[:count]

@@ -1,6 +1,6 @@
 """Make text safe to show on a terminal. All text from models, files, paths and the clipboard passes through here.
 
-Line feed and tab stay, carriage return is dropped, and other unsafe characters are spelled out (`⟦U+202E⟧`).
+Line feed and tab stay, carriage return is dropped, and other unsafe characters are made visible (`␛`, `⟦U+202E⟧`).
 Each character is handled alone, so text may come in any pieces.
 """
 
@@ -16,12 +16,12 @@ _UNSAFE = re.compile(f"[{_CONTROL_CHARS}{_BIDIRECTIONAL}{_INVISIBLE}\ud800-\udff
 
 
 def sanitize(text: str) -> str:
-    """Return the text with every unsafe character dropped or spelled out; safe text is returned unmodified."""
+    """Return the text with every unsafe character dropped or made visible; safe text is returned unmodified."""
     return _UNSAFE.sub(_spell_out, text)
 
 
 def printable(text: str) -> str:
-    """Return the text on one line, with line feeds and control characters escaped."""
+    """Return the text on one line, with unprintable characters, line feeds among them, as Python escapes."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 

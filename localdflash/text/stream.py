@@ -8,10 +8,10 @@ from localdflash.base.errors import UsageError
 from localdflash.text.thoughts import overlap_at_end
 from localdflash.text.tokenizer import Tokenizer
 
-# An answer is ended as repetitive after this many rounds of the same text and this many characters.
+# `Repetition` ends an answer after this many rounds of the same text that have at least this many characters.
 REPEAT_COUNT, MIN_REPEAT_CHARS = 4, 400
-MAX_PERIOD_CHARS = 1_000  # length of the repeated text
-_PROBE_CHARS = 32  # end of the text, searched for in the text before it
+MAX_PERIOD_CHARS = 1_000  # longest repeated text
+_PROBE_CHARS = 32  # the text's end, whose previous occurrence gives the period
 
 
 class TextDecoder(Protocol):
@@ -21,7 +21,7 @@ class TextDecoder(Protocol):
         """Return the text that is final after these ids."""
 
     def finish(self) -> str:
-        """Return the held-back text at the end of the stream."""
+        """Return the held-back text; call at the end of the stream."""
 
 
 class Detokenizer:
@@ -41,18 +41,18 @@ class Detokenizer:
 
 
 class StopStrings:
-    """Filter that ends text before the first complete stop string (the longest of several that end together)."""
+    """Filter that ends text before the first complete stop string (the longest, if several end together)."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         if "" in stops:
             raise UsageError("stop: empty stop string; leave it out")
-        # Drop stop strings in which another one ends earlier. Of the others, the earliest start wins.
+        # A stop string in which another one ends earlier never ends the text. Of the others, the earliest start wins.
         self._stops = [stop for stop in stops if not any(other in stop[:-1] for other in stops)]
         self._held = ""
         self._stopped = False
 
     def push(self, text: str) -> tuple[str, bool]:
-        """Return the text that is final by now, and whether a stop string ended it."""
+        """Return the text that is now final, and whether a stop string has ended the text."""
         if self._stopped:
             return "", True
         text = self._held + text
@@ -65,7 +65,7 @@ class StopStrings:
         return text[:certain], False
 
     def finish(self) -> str:
-        """Return the held-back text at the end of the input."""
+        """Return the held-back text; call at the end of the text."""
         held, self._held = self._held, ""
         return held
 
@@ -82,13 +82,13 @@ class Ending(Protocol):
         """Return why the text ended; "" before that."""
 
     def push(self, text: str, logprob: float | None = None) -> str:
-        """Return the text that is final by now. `logprob` is that of the text's token, if known."""
+        """Return the text that is now final. `logprob`: of the token that the text belongs to, if known."""
 
     def resumes(self) -> bool:
         """Return whether the model's end token is to be ignored, so that the text continues."""
 
     def finish(self) -> str:
-        """Return the held-back text at the end."""
+        """Return the held-back text; call at the end of the answer."""
 
 
 class Repetition:
@@ -125,7 +125,7 @@ class Repetition:
 
 
 def _repeats(text: str, end: int) -> bool:
-    """Return whether text[:end] ends in a repetition."""
+    """Return whether text[:end] ends with `REPEAT_COUNT` rounds of a text, `MIN_REPEAT_CHARS` or more in all."""
     if end < MIN_REPEAT_CHARS:
         return False
     previous = text.rfind(text[end - _PROBE_CHARS : end], max(0, end - MAX_PERIOD_CHARS - _PROBE_CHARS), end - 1)
@@ -135,7 +135,7 @@ def _repeats(text: str, end: int) -> bool:
 
 
 class AnswerText:
-    """Text of an answer whose tokens arrive step by step, up to a stop string or the end by `ending`."""
+    """Text of an answer, decoded step by step up to a stop string or the end by `ending`; `ends`: the end tokens."""
 
     def __init__(
         self, decoder: TextDecoder, ends: Container[int], stops: Sequence[str] = (), ending: Ending | None = None
@@ -155,7 +155,7 @@ class AnswerText:
         return self._ending.reason if self._ending else ""
 
     def push(self, ids: Sequence[int], logprobs: Sequence[float] = ()) -> str:
-        """Return the text that is final after these ids; end tokens have none. `logprobs` are the ids', if known."""
+        """Return the text that is final after these ids; end tokens have none. `logprobs`: of the ids, if known."""
         if not self._ending:
             return self._decode(ids)
         if len(logprobs) != len(ids):
@@ -172,8 +172,8 @@ class AnswerText:
         return self._ending is not None and not self.stopped and self._ending.resumes()
 
     def finish(self) -> str:
-        """Return the held-back text at the end of the answer."""
-        text = "" if self._stop_found else self._flush()
+        """Return the held-back text; call at the end of the answer."""
+        text = "" if self._stop_found else self._finish_decoder()
         return self._ending.push(text) + self._ending.finish() if self._ending else text
 
     def _decode(self, ids: Sequence[int]) -> str:
@@ -181,6 +181,6 @@ class AnswerText:
         certain, self._stop_found = self._stops.push(text)
         return certain
 
-    def _flush(self) -> str:
+    def _finish_decoder(self) -> str:
         text, self._stop_found = self._stops.push(self._decoder.finish())
         return text + self._stops.finish()

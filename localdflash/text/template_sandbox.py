@@ -1,6 +1,6 @@
 """Jinja environment for templates from model files: no escape, hang or exhausted memory.
 
-It is jinja2's immutable sandbox with only what chat templates use, and with a `RenderBudget` of characters and seconds.
+It is jinja2's immutable sandbox with only the filters and string methods that chat templates use, and a `RenderBudget`.
 Operations that can multiply text (`"a" * n`, `replace`, `join`) are charged in advance.
 """
 
@@ -36,7 +36,7 @@ _STRING_METHODS = frozenset({
     "startswith", "strip", "swapcase", "title", "upper",
 })
 # fmt: on
-_FIELDS_ONLY = re.compile(r"(?:[^{}]|\{\d*\})*")
+_PLAIN_FIELDS = re.compile(r"(?:[^{}]|\{\d*\})*")
 _MAX_INDENT = 16  # columns
 _ITEM_COST = 64  # characters charged for an item of a list or a dict
 _MAX_INTEGER_BITS = 4096
@@ -47,7 +47,7 @@ class BudgetError(Exception):
 
 
 class RenderBudget:
-    """Budget of one rendering."""
+    """Budget of one rendering; its time starts now."""
 
     def __init__(self, characters: int, seconds: float) -> None:
         self._characters = characters
@@ -58,13 +58,13 @@ class RenderBudget:
         """Charge for that many characters or list items; BudgetError if the budget is exceeded."""
         self._characters -= characters
         if self._characters < 0:
-            raise BudgetError("it builds too much text")
+            raise BudgetError("builds too much text")
         if time.monotonic() > self._deadline:
-            raise BudgetError(f"it takes longer than {self._seconds:g} s")
+            raise BudgetError(f"takes longer than {self._seconds:g} s")
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """Environment of one rendering."""
+    """Jinja environment of one rendering, or to compile templates with."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
@@ -78,7 +78,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         )
         self._spend = budget.spend
         self._disguise = disguise
-        own = {
+        custom = {
             "indent": self._indent,
             "join": self._join,
             "replace": self._replace,
@@ -86,12 +86,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
             "string": self.concatenated,
             "tojson": self._tojson,
         }
-        self.filters = {name: self._charged(FILTERS[name]) for name in _FILTERS} | own
+        self.filters = {name: self._charge_filter(FILTERS[name]) for name in _FILTERS} | custom
         self.globals = {name: self.globals[name] for name in ("dict", "namespace", "range")}
 
     def compile_template(self, source: str) -> CodeType:
-        """Compile a template to code that charges the environment it runs in."""
-        tree = _MeterInserter().visit(self.parse(source))
+        """Compile a template to code that charges the budget of the environment that runs it."""
+        tree = _ChargeInserter().visit(self.parse(source))
         tree.set_environment(self)
         return self.compile(tree)
 
@@ -99,44 +99,44 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Return the template, bound to this environment."""
         return Template.from_code(self, code, self.make_globals(None))
 
-    # Called by metered templates.
+    # Called by compiled templates.
 
-    def charge_round(self, characters: int) -> None:
+    def charge_loop(self, characters: int) -> None:
         """Charge for one iteration of a loop that contains this much template text."""
         self._spend(1 + characters)
 
     def charge_display(self, value: Any) -> Any:
-        """Charge for a list, tuple or dict display."""
-        self._spend(_text_size(value))
+        """Charge for `[a, b]`, `(a, b)` or `{a: b}`; return the value."""
+        self._spend(_text_cost(value))
         return value
 
     def charge_slice(self, value: Any) -> Any:
-        """Charge for `x[a:b]`."""
-        self._spend(_length(value))
+        """Charge for `x[a:b]`, whose value this is; return the value."""
+        self._spend(_shallow_cost(value))
         return value
 
     def concatenated(self, *parts: Any) -> str:
         """Evaluate `a ~ b`."""
-        self._spend(sum(map(_text_size, parts)))
+        self._spend(sum(map(_text_cost, parts)))
         return str(self._disguise.recognise("".join(map(str, parts))))
 
     def _charge_result(self, value: Any) -> Any:
-        self._spend(_length(value))
+        self._spend(_shallow_cost(value))
         return self._disguise.recognise(value)
 
-    @pass_context  # with a context it is not called at compile time
+    @pass_context  # so that jinja2 does not call the method at compile time
     def _charge_output(self, _context: Context, value: Any) -> Any:
-        self._spend(_text_size(value))
+        self._spend(_text_cost(value))
         return value
 
     # Called by jinja2.
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Evaluate `left operator right` for the operators whose result can grow."""
+        """Evaluate `left operator right` for `+`, `*` and `%`; SecurityError for `**` and for `%` on text."""
         if operator == "**" or (operator == "%" and isinstance(left, str)):
             raise SecurityError(f"the operator {operator} is not allowed in templates")
         if operator == "*":
-            self._spend(_product_size(left, right))
+            self._spend(_product_cost(left, right))
         return self._charge_result(super().call_binop(context, operator, left, right))
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  # as in jinja2
@@ -153,31 +153,29 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return not isinstance(obj, int | float | bytes) and super().is_safe_attribute(obj, attr, value)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """Evaluate `"…{}…".format(…)` without widths, attributes and conversions."""
+        """Return `format` of a string whose fields have no width, attribute or conversion; None for other values."""
         formatted = super().wrap_str_format(value)
         if formatted is None:
             return None
         text = value.__self__
-        if type(text) is not str or not _FIELDS_ONLY.fullmatch(text):
+        if type(text) is not str or not _PLAIN_FIELDS.fullmatch(text):
             raise SecurityError("format() takes plain {} fields only")
 
         def charged(*args: Any) -> str:
-            self._spend(len(text) + text.count("{") * sum(map(_text_size, args)))
+            self._spend(len(text) + text.count("{") * sum(map(_text_cost, args)))
             return formatted(*args)
 
         return charged
 
-    # Operations that can multiply text.
-
     def _charge_in_advance(self, text: str, method: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Charge for a call of a string's method in advance; return its arguments, iterators as lists."""
+        """Charge for a call of a string's method in advance; return its arguments, the items of a `join` as a list."""
         self._spend(len(text))
         if method == "replace" and len(args) > 1:
-            self._spend(text.count(args[0]) * _length(args[1]))
+            self._spend(text.count(args[0]) * _shallow_cost(args[1]))
         if method != "join" or not args:
             return args
         items = list(args[0])
-        self._spend(_joined_size(text, items))
+        self._spend(_joined_cost(text, items))
         return (items,)
 
     def _replace(self, value: Any, old: Any, new: Any, count: int = -1) -> str:
@@ -187,7 +185,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def _join(self, value: Any, d: str = "", attribute: str | int | None = None) -> str:
         items = list(value) if attribute is None else list(map(make_attrgetter(self, attribute), value))
-        self._spend(_joined_size(d, items))
+        self._spend(_joined_cost(d, items))
         return str(d).join(map(str, items))
 
     def _tojson(
@@ -198,7 +196,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         separators: tuple[str, str] | None = None,
         sort_keys: bool = False,
     ) -> str:
-        self._spend((1 + _MAX_INDENT) * _text_size(value))
+        self._spend((1 + _MAX_INDENT) * _text_cost(value))
         if indent is not None and indent > _MAX_INDENT:
             raise SecurityError(f"tojson indents by at most {_MAX_INDENT}")
         options = {"ensure_ascii": ensure_ascii, "indent": indent, "separators": separators, "sort_keys": sort_keys}
@@ -211,7 +209,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self._spend(_MAX_INDENT * text.count("\n"))
         return do_indent(text, width, first, blank)
 
-    def _charged(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _charge_filter(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def charged(*args: Any, **kwargs: Any) -> Any:
             return self._charge_result(function(*args, **kwargs))
@@ -230,13 +228,13 @@ class GenerationTag(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-class _MeterInserter(NodeTransformer):
-    """Transformer that makes loops, displays and `~` charge the environment."""
+class _ChargeInserter(NodeTransformer):
+    """Transformer that makes loops, list, tuple and dict displays, slices and `~` charge the environment."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802  # as jinja2 names visitors
         self.generic_visit(node)
         size = sum(len(data.data) for data in nodes.Output(node.body).find_all(nodes.TemplateData))
-        node.body.insert(0, nodes.ExprStmt(_environment_call("charge_round", nodes.Const(size)), lineno=node.lineno))
+        node.body.insert(0, nodes.ExprStmt(_environment_call("charge_loop", nodes.Const(size)), lineno=node.lineno))
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:  # noqa: N802
@@ -262,36 +260,37 @@ def _environment_call(method: str, *args: nodes.Expr) -> nodes.Call:
     return nodes.Call(nodes.EnvironmentAttribute(method), list(args), [], None, None, lineno=args[0].lineno)
 
 
-def _length(value: Any) -> int:
+def _shallow_cost(value: Any) -> int:
+    """Return a value's cost in characters, not counting what its items contain."""
     if isinstance(value, str):
         return len(value)
     return 1 + _ITEM_COST * len(value) if isinstance(value, list | tuple | dict) else 1
 
 
-def _text_size(value: Any) -> int:
-    """Return a lower bound of a value's characters as text; SecurityError for values that are not text or data."""
+def _text_cost(value: Any) -> int:
+    """Return a value's cost in characters, nested items included; SecurityError if it is neither text nor data."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
-        return 1 + sum(_ITEM_COST + _text_size(key) + _text_size(item) for key, item in value.items())
+        return 1 + sum(_ITEM_COST + _text_cost(key) + _text_cost(item) for key, item in value.items())
     if isinstance(value, list | tuple):
-        return 1 + sum(_ITEM_COST + _text_size(item) for item in value)
+        return 1 + sum(_ITEM_COST + _text_cost(item) for item in value)
     if value is None or isinstance(value, int | float | range | Undefined):
         return 1
     raise SecurityError(f"a {type(value).__name__} is not text")
 
 
-def _joined_size(separator: Any, items: list[Any] | tuple[Any, ...]) -> int:
-    return sum(map(_text_size, items)) + len(items) * _length(separator)
+def _joined_cost(separator: Any, items: list[Any] | tuple[Any, ...]) -> int:
+    return sum(map(_text_cost, items)) + len(items) * _shallow_cost(separator)
 
 
-def _product_size(left: Any, right: Any) -> int:
+def _product_cost(left: Any, right: Any) -> int:
     if isinstance(left, str | list | tuple):
         left, right = right, left
     if not isinstance(left, int):
         return 1
     if not isinstance(right, int):
-        return max(left, 0) * _length(right)
+        return max(left, 0) * _shallow_cost(right)
     if left.bit_length() + right.bit_length() > _MAX_INTEGER_BITS:
         raise SecurityError(f"a number of more than {_MAX_INTEGER_BITS} bits")
     return 1

@@ -3,12 +3,12 @@ r"""Thoughts and answer as one text, `<think>\n...\n</think>\n\n...`: the form i
 OPENING, CLOSING = "<think>", "</think>"
 
 
-def joined(thoughts: str, answer: str) -> str:
-    """Join thoughts and answer to one text."""
+def join_thoughts(thoughts: str, answer: str) -> str:
+    """Join thoughts and answer to one text; without thoughts it is the answer."""
     return f"{OPENING}\n{thoughts}\n{CLOSING}\n\n{answer}" if thoughts else answer
 
 
-def split(text: str) -> tuple[str, str, bool]:
+def split_thoughts(text: str) -> tuple[str, str, bool]:
     """Return the thoughts, the answer, and whether the thoughts are unfinished."""
     reader = ThoughtSplit()
     (thoughts, answer), (last_thoughts, flushed) = reader.push(text), reader.finish()
@@ -16,7 +16,7 @@ def split(text: str) -> tuple[str, str, bool]:
 
 
 class ThoughtSplit:
-    """Incremental splitter of thoughts and answer, without the markers and the blank lines around them."""
+    """Incremental splitter; `thinking`: the text continues thoughts; `begun`: it continues a part that has text."""
 
     def __init__(self, *, thinking: bool = False, begun: bool = False) -> None:
         self.thinking = thinking
@@ -25,7 +25,7 @@ class ThoughtSplit:
         self._held = ""
 
     def push(self, text: str) -> tuple[str, str]:
-        """Return the thoughts and the answer that are final by now."""
+        """Return the thoughts and the answer that are now final, without markers and the line feeds around them."""
         text, self._held = self._held + text, ""
         if not self._begun:
             start = text.lstrip()
@@ -38,23 +38,23 @@ class ThoughtSplit:
             else:
                 self._begun = self._inside = True
         if not self.thinking:
-            return "", self._part(text)
+            return "", self._strip_first_breaks(text)
         thoughts, mark, answer = text.partition(CLOSING)
         if mark:
-            thoughts = self._part(thoughts.rstrip("\n"))
+            thoughts = self._strip_first_breaks(thoughts.rstrip("\n"))
             self.thinking = self._inside = False
-            return thoughts, self._part(answer)
+            return thoughts, self._strip_first_breaks(answer)
         certain = len(thoughts) - overlap_at_end(thoughts, CLOSING)
         certain = len(thoughts[:certain].rstrip("\n"))
         self._held = thoughts[certain:]
-        return self._part(thoughts[:certain]), ""
+        return self._strip_first_breaks(thoughts[:certain]), ""
 
     def finish(self) -> tuple[str, str]:
-        """Return the held-back thoughts and answer at the end."""
+        """Return the held-back thoughts and answer; call at the end of the text."""
         held, self._held = self._held, ""
-        return (self._part(held.rstrip("\n")), "") if self.thinking else ("", held)
+        return (self._strip_first_breaks(held.rstrip("\n")), "") if self.thinking else ("", held)
 
-    def _part(self, text: str) -> str:
+    def _strip_first_breaks(self, text: str) -> str:
         """Return text of the current part without leading line feeds."""
         text = text if self._inside else text.lstrip("\n")
         self._inside = self._inside or bool(text)
@@ -62,13 +62,13 @@ class ThoughtSplit:
 
 
 class ThoughtWriter:
-    """Incremental writer of thoughts and answer as one text; `begun` is the text so far."""
+    """Incremental writer of thoughts and answer as one text; `begun` is that text so far."""
 
     def __init__(self, begun: str = "") -> None:
-        self.thinking = split(begun)[2]
+        self.thinking = split_thoughts(begun)[2]
         self._begun = bool(begun)
         self._held = ""  # line feeds at the end of the thoughts so far
-        self._is_after_thoughts = False  # and before text of the answer
+        self._is_after_thoughts = False  # whether the thoughts have ended and the answer has no text yet
 
     def add_thought(self, text: str) -> str:
         """Add thoughts; return the new text."""
@@ -100,5 +100,5 @@ class ThoughtWriter:
 
 
 def overlap_at_end(text: str, mark: str) -> int:
-    """Return the number of characters at the end of the text that may begin the mark."""
+    """Return how many characters at the end of the text may begin the mark; a complete mark is not counted."""
     return next((size for size in range(len(mark) - 1, 0, -1) if text.endswith(mark[:size])), 0)

@@ -4,7 +4,7 @@
 template), where spellings such as `<|im_start|>` become marker ids. A *marker* is a control token, or a user-defined
 token spelled in brackets (`<tool_call>`, `[PAD7]`), except HTML tags that the chat template does not use.
 
-Long text is tokenised in stretches of at most 4 096 characters, cut between two words, where every pre-tokenizer cuts
+Long text is tokenised in segments of at most 4 096 characters, cut between two words, where every pre-tokenizer cuts
 too: several of llama.cpp's pre-tokenizers recurse once per character and overflow the stack.
 """
 
@@ -21,7 +21,7 @@ from localdflash.models.weights.gguf import read_header
 from localdflash.text.gguf_vocabulary import open_vocabulary
 from localdflash.text.vocabulary import ModelVocabulary, SpecialToken
 
-STRETCH = 4096  # characters; a run of 20 000 letters overflows an 8 MiB stack
+MAX_SEGMENT_CHARS = 4096  # a run of 20 000 letters overflows an 8 MiB stack
 _BETWEEN_WORDS = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])")
 _BRACKETED = re.compile(r"<.+>|\[.+\]", re.DOTALL)
 _HTML_TAG = re.compile(r"</?[a-z][a-z0-9]*>")
@@ -29,7 +29,7 @@ _C_SPACE = r"[ \t\n\v\f\r]*"
 
 
 class Tokenizer:
-    """Tokenizer of one model. Immutable and thread-safe."""
+    """Tokenizer of one model. Thread-safe."""
 
     def __init__(self, vocabulary: ModelVocabulary) -> None:
         self._vocabulary = vocabulary
@@ -41,28 +41,28 @@ class Tokenizer:
         self._markers = {text: token.id for text, token in markers.items()}
         self.markers = frozenset(self._markers.values())  # the ids of all markers
         longest_first = sorted(markers.values(), key=lambda token: -len(token.text))
-        self._marker_pattern = re.compile("|".join(map(_with_blanks, longest_first)) or "(?!)")
-        self._marker_starts = re.compile(f"(?={'|'.join(map(_spelled, self._markers)) or '(?!)'})")
+        self._marker_pattern = re.compile("|".join(map(_marker_regex, longest_first)) or "(?!)")
+        self._marker_starts = re.compile(f"(?={'|'.join(map(_user_text_regex, self._markers)) or '(?!)'})")
         self.ends = vocabulary.end_ids  # the ids that end an answer
         line_break = self._tokenize("\n")
-        self._line_break = line_break if self.spell(line_break).startswith(b" ") else []
+        self._line_break = line_break if self.spell(line_break).startswith(b" ") else []  # [] if no space is added
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read only the vocabulary of a GGUF file; ModelError if the file is damaged or has none."""
+        """Read only the vocabulary of a GGUF file; ModelError if the file is damaged or has no vocabulary."""
         return cls(read_vocabulary(path))
 
     def encode(self, text: str, *, continues: bool = False, enough: float = math.inf) -> list[int]:
         """Return the ids of user text: no BOS, no marker whatever the text spells; a lone surrogate counts as U+FFFD.
 
-        SentencePiece vocabularies put a space before text, unless the text `continues` other text. Text after more than
-        `enough` ids is left out.
+        SentencePiece vocabularies put a space before text, unless the text `continues` other text. Text after the first
+        segment with which there are more than `enough` ids is left out.
         """
         ids: list[int] = []
-        for stretch in _stretches(_valid(text)):
+        for segment in _split_segments(_replace_surrogates(text)):
             if len(ids) > enough:
                 break
-            ids += self._encode_stretch(stretch, continues)
+            ids += self._encode_segment(segment, continues)
             continues = True
         return ids
 
@@ -123,7 +123,7 @@ class Tokenizer:
         ids = {"bos_token": self._vocabulary.bos_id, "eos_token": self._vocabulary.eos_id}
         return {name: self.text_of(token) if token >= 0 else "" for name, token in ids.items()}
 
-    def _encode_stretch(self, text: str, continues: bool) -> list[int]:
+    def _encode_segment(self, text: str, continues: bool) -> list[int]:
         ids = self._tokenize(text, continues)
         if self.markers.isdisjoint(ids):
             return ids
@@ -132,7 +132,7 @@ class Tokenizer:
         if len(parts) == 1:  # no spelling to cut at; not seen with any vocabulary
             return [token for token in ids if token not in self.markers]
         return [
-            token for number, part in enumerate(parts) for token in self._encode_stretch(part, continues or number > 0)
+            token for number, part in enumerate(parts) for token in self._encode_segment(part, continues or number > 0)
         ]
 
     def _tokenize(self, text: str, continues: bool = False) -> list[int]:
@@ -164,29 +164,29 @@ def _is_marker(token: SpecialToken, template: str) -> bool:
     return not _HTML_TAG.fullmatch(token.text) or token.text in template
 
 
-def _with_blanks(token: SpecialToken) -> str:
+def _marker_regex(token: SpecialToken) -> str:
     """Return a pattern with the marker as its group, and the blanks that the marker swallows."""
     before, after = (_C_SPACE if strips else "" for strips in (token.strips_before, token.strips_after))
     return f"{before}({re.escape(token.text)}){after}"
 
 
-def _spelled(marker: str) -> str:
+def _user_text_regex(marker: str) -> str:
     """Return a pattern for a marker in user text: SentencePiece writes a space as U+2581."""
     return re.escape(marker).replace("▁", "[▁ ]")
 
 
-def _valid(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """Return the text with surrogate pairs joined and lone surrogates replaced by U+FFFD."""
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _stretches(text: str) -> Iterator[str]:
+def _split_segments(text: str) -> Iterator[str]:
     start = 0
-    while len(text) - start > STRETCH:
-        ends = [match.start() for match in _BETWEEN_WORDS.finditer(text, start + 1, start + STRETCH)]
-        end = ends[-1] if ends else start + STRETCH
+    while len(text) - start > MAX_SEGMENT_CHARS:
+        ends = [match.start() for match in _BETWEEN_WORDS.finditer(text, start + 1, start + MAX_SEGMENT_CHARS)]
+        end = ends[-1] if ends else start + MAX_SEGMENT_CHARS
         yield text[start:end]
         start = end
     yield text[start:]

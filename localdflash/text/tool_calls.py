@@ -19,14 +19,14 @@ from localdflash.text.thoughts import overlap_at_end
 from localdflash.text.tokenizer import Tokenizer
 
 Schemas = Mapping[str, Mapping[str, Any]]  # JSON schemas of the parameters, by the tool's name
-ParsedCall = tuple[str, str] | None  # name and final part of the arguments; None if the text is not a call
-SplitText = tuple[str, list["CallDelta"]]  # text outside calls, and additions to calls
+ParsedCall = tuple[str, str] | None  # name and JSON text of the arguments so far; None if the text is not a call
+SplitText = tuple[str, list["CallDelta"]]  # text outside calls, additions to calls
 Syntax = Literal["json", "tags", "gemma", "harmony", "whole", "words"]
 
 
 @dataclass(frozen=True, slots=True)
 class CallDelta:
-    """Addition to call `index`: `name` is empty after the first addition; `arguments` is a piece of JSON text."""
+    """Addition to call `index`: its name (only in the first addition), and a piece of its arguments' JSON text."""
 
     index: int
     name: str
@@ -44,17 +44,17 @@ class CallReader(Protocol):
         """Add text; return the text and call additions that can no longer change."""
 
     def finish(self) -> SplitText:
-        """Return the held-back text and calls at the end."""
+        """Return the held-back text and call additions; call at the end of the answer."""
 
 
 class MarkedCalls:
-    """`CallReader` of calls between two marks; `is_open` tells whether a body ends inside a value."""
+    """`CallReader` of calls between two marks; `is_open`: whether a closing mark after a body belongs to a value."""
 
     def __init__(
         self,
         opening: str,
         closing: str,
-        parse: Callable[[str, bool], ParsedCall],
+        parse: Callable[[str, bool], ParsedCall],  # takes the text between the marks so far, and whether it has ended
         is_open: Callable[[str], bool] = lambda body: False,
     ) -> None:
         self._opening, self.closing, self._parse, self._is_open = opening, closing, parse, is_open
@@ -78,29 +78,29 @@ class MarkedCalls:
                     return answer + before[:certain], calls
                 answer += before.rstrip("\n")
                 self._held, self._inside = rest, True
-            end = self._closed_at()
+            end = self._find_closing()
             if end < 0:
                 certain = len(self._held) - overlap_at_end(self._held, self.closing)
                 calls += self._new_deltas(self._parse(self._held[:certain], False))
                 return answer, calls
-            rejected, ended_calls = self._end(self._held[:end], self.closing)
+            rejected, ended_calls = self._end_call(self._held[:end], self.closing)
             answer, calls = answer + rejected, calls + ended_calls
             self._held, self._after_call = self._held[end + len(self.closing) :], not rejected
 
     def finish(self) -> SplitText:
         """See `CallReader`."""
         held, self._held = self._held, ""
-        return self._end(held, "") if self._inside else (held, [])
+        return self._end_call(held, "") if self._inside else (held, [])
 
-    def _closed_at(self) -> int:
+    def _find_closing(self) -> int:
         """Return the offset of the current call's closing mark; -1 if it has not arrived yet."""
         end = self._held.find(self.closing) if self.closing else -1
         while end >= 0 and self._is_open(self._held[:end]):
             end = self._held.find(self.closing, end + 1)
         return end
 
-    def _end(self, body: str, mark: str) -> SplitText:
-        """End the call; return its text if it is not a call after all, and the deltas to report."""
+    def _end_call(self, body: str, mark: str) -> SplitText:
+        """End the call; return its text with the marks if it is not a call after all, and the deltas to report."""
         self._inside = False
         parsed = self._parse(body, True)
         calls = self._new_deltas(parsed)
@@ -155,42 +155,42 @@ class WholeCalls:
 
 
 _JSON_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*')
-_XML_HEAD = re.compile(r"\s*<function=([^>\n]+)>")
+_TAGS_HEAD = re.compile(r"\s*<function=([^>\n]+)>")
 _PARAMETER, _PARAMETER_END = "<parameter=", "</parameter>"
 _WHOLE_PARAMETER = re.compile(r"<parameter=.*?</parameter>", re.DOTALL)
 _WHOLE_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _HARMONY_HEAD = re.compile(r"[^{]*?\bto=(?:functions\.)?([\w.-]+).*?<\|message\|>", re.DOTALL)
-QUOTE = '<|"|>'
+_QUOTE = '<|"|>'
 _BLANKS = re.compile(r"\s*")
-_KEY = re.compile(r'([^\s:{}\[\],"]+)\s*:')
-_PLAIN = re.compile(r"[^,{}\[\]]+")
-_MAX_DEPTH = 64
+_GEMMA_KEY = re.compile(r'([^\s:{}\[\],"]+)\s*:')
+_GEMMA_WORD = re.compile(r"[^,{}\[\]]+")
+_MAX_GEMMA_DEPTH = 64
 _GEMMA_CALL = re.compile(r"\s*call:([\w.-]+)(\{.*\})\s*", re.DOTALL)
 
 
 def json_call(body: str, ended: bool) -> ParsedCall:
-    """Parse a call that is one JSON object; unless `ended`, the arguments lack closing braces."""
+    """Parse a call that is one JSON object; unless `ended`, the arguments lack their last closing braces."""
     if head := _JSON_HEAD.match(body):
         rest = body[head.end() :].rstrip()
         return head[1], rest.removesuffix("}").rstrip() if ended else rest.rstrip("} \t\r\n")
     if not ended:
         return None
     try:
-        value = json.loads(body)  # keys in another order
+        value = json.loads(body)  # with other keys, or in another order
         return value["name"], json.dumps(value["arguments"], ensure_ascii=False)
     except (ValueError, RecursionError, KeyError, TypeError):
         return None
 
 
-def xml_call(body: str, ended: bool, tools: Schemas) -> ParsedCall:
+def tags_call(body: str, ended: bool, tools: Schemas) -> ParsedCall:
     """Parse a call with tags around each parameter; unless `ended`, the JSON of the arguments lacks its end."""
-    head = _XML_HEAD.match(body)
+    head = _TAGS_HEAD.match(body)
     if not head:
         return None
     properties, parts, at = tools.get(head[1], {}).get("properties", {}), list[str](), head.end()
     while (tag := body.find(_PARAMETER, at)) >= 0 and (start := body.find(">", tag)) >= 0:
         name = body[tag + len(_PARAMETER) : start]
-        key, kind = _quoted(name), _type(properties.get(name))
+        key, kind = _quoted(name), _type_of(properties.get(name))
         end = body.find(_PARAMETER_END, start)
         if end < 0:
             text = body[start + 1 :].removeprefix("\n")
@@ -200,23 +200,23 @@ def xml_call(body: str, ended: bool, tools: Schemas) -> ParsedCall:
             if kind == "string":
                 parts.append(f"{key}: {_quoted(text[: len(text) - held])[:-1]}")
             return head[1], "{" + ", ".join(parts)
-        parts.append(f"{key}: {_value(body[start + 1 : end].removeprefix(chr(10)).removesuffix(chr(10)), kind)}")
+        parts.append(f"{key}: {_to_json(body[start + 1 : end].removeprefix(chr(10)).removesuffix(chr(10)), kind)}")
         at = end + len(_PARAMETER_END)
     return head[1], "{" + ", ".join(parts) + ("}" if ended else "")
 
 
 def is_value_open(body: str) -> bool:
-    """Return whether the body ends inside a JSON string, or inside a <parameter> tag."""
-    if _XML_HEAD.match(body):
+    """Return whether a call's body ends inside a JSON string or between <parameter> tags."""
+    if _TAGS_HEAD.match(body):
         return _PARAMETER in _WHOLE_PARAMETER.sub("", body)
     return '"' in _WHOLE_STRING.sub("", body)
 
 
-def _type(schema: object) -> object:
+def _type_of(schema: object) -> object:
     return schema.get("type") if isinstance(schema, Mapping) else None
 
 
-def _value(text: str, kind: object) -> str:
+def _to_json(text: str, kind: object) -> str:
     """Return a parameter's text as JSON; unless `kind` is "string", valid JSON keeps its type."""
     if kind != "string":
         try:
@@ -231,7 +231,7 @@ def _quoted(text: str) -> str:
 
 
 def harmony_call(body: str, _ended: bool) -> ParsedCall:
-    """Parse a gpt-oss call, which is a message to a function."""
+    """Parse a gpt-oss call, which is the header and the text of a message to a function."""
     head = _HARMONY_HEAD.match(body)
     return (head[1], body[head.end() :]) if head else None
 
@@ -239,11 +239,11 @@ def harmony_call(body: str, _ended: bool) -> ParsedCall:
 def gemma_call(body: str, ended: bool) -> ParsedCall:
     """Parse a call in Gemma 4's notation; None until it has ended."""
     call = _GEMMA_CALL.fullmatch(body) if ended else None
-    value = read_object(call[2]) if call else None
+    value = read_gemma(call[2]) if call else None
     return (call[1], json.dumps(value, ensure_ascii=False)) if call and value is not None else None
 
 
-def read_object(text: str) -> dict[str, Any] | None:
+def read_gemma(text: str) -> dict[str, Any] | None:
     """Parse an object in Gemma 4's notation, JSON without quotes around keys; None if it is invalid."""
     try:
         value, end = _gemma_value(text, 0, -1)
@@ -253,16 +253,16 @@ def read_object(text: str) -> dict[str, Any] | None:
 
 
 def _gemma_value(text: str, at: int, depth: int) -> tuple[Any, int]:
-    """Return the value at an offset and the offset after it; ValueError or IndexError if there is none."""
-    if depth > _MAX_DEPTH:
+    """Return the value at an offset and the offset after the value; ValueError or IndexError if it is invalid."""
+    if depth > _MAX_GEMMA_DEPTH:
         raise ValueError
     at = _skip_blanks(text, at)
-    if text.startswith(QUOTE, at):
-        end = text.index(QUOTE, at + len(QUOTE))
-        return text[at + len(QUOTE) : end], end + len(QUOTE)
+    if text.startswith(_QUOTE, at):
+        end = text.index(_QUOTE, at + len(_QUOTE))
+        return text[at + len(_QUOTE) : end], end + len(_QUOTE)
     if text[at] in "{[":
         return _gemma_members(text, at, depth)
-    plain = _PLAIN.match(text, at)
+    plain = _GEMMA_WORD.match(text, at)
     if not plain:
         raise ValueError
     word = plain[0].strip()
@@ -273,17 +273,17 @@ def _gemma_value(text: str, at: int, depth: int) -> tuple[Any, int]:
 
 
 def _gemma_members(text: str, at: int, depth: int) -> tuple[Any, int]:
-    """Return the object or list that opens at an offset, and the offset after it."""
+    """Return the object or list at an offset and the offset after it; ValueError or IndexError if it is invalid."""
     members: list[Any] = []
     keys: list[str] = []
     closing = "}" if text[at] == "{" else "]"
     at = _skip_blanks(text, at + 1)
     while text[at] != closing:
         if closing == "}":
-            key = _KEY.match(text, at)
+            key = _GEMMA_KEY.match(text, at)
             if not key:
                 raise ValueError
-            keys.append(key[1].removeprefix(QUOTE).removesuffix(QUOTE))
+            keys.append(key[1].removeprefix(_QUOTE).removesuffix(_QUOTE))
             at = key.end()
         value, at = _gemma_value(text, at, depth + 1)
         members.append(value)
@@ -301,7 +301,7 @@ def _skip_blanks(text: str, at: int) -> int:
 
 
 def syntax_of(tokenizer: Tokenizer) -> Syntax:
-    """Return the call syntax from vocabulary and chat template; "words" (see `tools_in_words`) if none is known."""
+    """Return the call syntax of a vocabulary and its chat template; "words" (see `tools_in_words`) if none is known."""
     template = tokenizer.chat_template() or ""
     if not re.search(r"\btools\b", template):
         return "words"
@@ -320,12 +320,12 @@ def call_reader(tokenizer: Tokenizer, tools: Schemas) -> CallReader:
         case "harmony":
             return MarkedCalls("<|start|>assistant", "", harmony_call)
         case "gemma":
-            return MarkedCalls("<|tool_call>", "<tool_call|>", gemma_call, lambda body: body.count(QUOTE) % 2 == 1)
+            return MarkedCalls("<|tool_call>", "<tool_call|>", gemma_call, lambda body: body.count(_QUOTE) % 2 == 1)
         case "whole":
             return WholeCalls(tools)
     return MarkedCalls(
         "<tool_call>",
         "</tool_call>",
-        lambda body, ended: xml_call(body, ended, tools) if _XML_HEAD.match(body) else json_call(body, ended),
+        lambda body, ended: tags_call(body, ended, tools) if _TAGS_HEAD.match(body) else json_call(body, ended),
         is_value_open,
     )

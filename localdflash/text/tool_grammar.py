@@ -37,10 +37,10 @@ class OpeningMarker:
 
 
 class OpeningText:
-    """`CallWatch` of calls that begin with text, which may end inside a token. `form` constrains the rest."""
+    """`CallWatch` of calls that begin with text, which may end inside a token. `make_grammar` constrains the rest."""
 
-    def __init__(self, tokenizer: Tokenizer, opening: str, form: Callable[[], GrammarConstraint]) -> None:
-        self._tokenizer, self._opening, self._form = tokenizer, opening, form
+    def __init__(self, tokenizer: Tokenizer, opening: str, make_grammar: Callable[[], GrammarConstraint]) -> None:
+        self._tokenizer, self._opening, self._make_grammar = tokenizer, opening, make_grammar
         self._text = ""  # last characters of the answer, fewer than the opening has
 
     def count_free(self, tokens: Sequence[int]) -> int:
@@ -58,16 +58,16 @@ class OpeningText:
         self._text = "" if mark else (self._text + self._tokenizer.text_of(token))[1 - len(self._opening) :]
         if not mark:
             return "", ()
-        form, begun = self._form(), self._tokenizer.encode(rest, continues=True)
-        if form.count_allowed(begun) < len(begun):
+        grammar, begun = self._make_grammar(), self._tokenizer.encode(rest, continues=True)
+        if grammar.count_allowed(begun) < len(begun):
             return "", ()  # the text is not a call after all
         for spelled in begun:
-            form.advance(spelled)
-        return rest, [CallPart(lambda _: form)]
+            grammar.advance(spelled)
+        return rest, [CallPart(lambda _: grammar)]
 
 
 class HarmonyHeaders:
-    """`CallWatch` of gpt-oss's calls: messages whose header names a function."""
+    """`CallWatch` of gpt-oss's calls: messages whose header names one of the tools."""
 
     def __init__(self, tokenizer: Tokenizer, tools: Schemas, parts: Sequence[CallPart]) -> None:
         self._opening, self._start = tokenizer.special("<|message|>"), tokenizer.special("<|start|>")
@@ -97,10 +97,10 @@ def call_constraint(
 ) -> Callable[[], Constraint] | None:
     """Return a factory of constraints, one for each choice; None if this model's calls cannot be constrained.
 
-    If `required`, the answer is a call, and an invalid schema raises UsageError; else calls of it are not constrained.
+    If `required`, the answer has to be a call, and an invalid schema raises UsageError; otherwise it gives None.
     """
     try:
-        return _constraint(tokenizer, grammars, tools, required)
+        return _constraint_factory(tokenizer, grammars, tools, required)
     except RecursionError:
         if required:
             raise UsageError("tools: a schema is nested too deeply; simplify it") from None
@@ -110,67 +110,67 @@ def call_constraint(
     return None
 
 
-def _constraint(
+def _constraint_factory(
     tokenizer: Tokenizer, grammars: Grammars, tools: Schemas, required: bool
 ) -> Callable[[], Constraint] | None:
     make = partial(CallConstraint, tokenizer, grammars.vocab_size)
     match syntax_of(tokenizer):
         case "harmony":
-            parts = _harmony(tokenizer, grammars, tools)
+            parts = _harmony_parts(tokenizer, grammars, tools)
             return lambda: make(HarmonyHeaders(tokenizer, tools, parts[-1:]), parts if required else ())
         case "whole":
-            json_call = _lark(grammars, f"start: json\n{_object(tools, 'parameters')}")
+            json_call = _lark_factory(grammars, f"start: json\n{_json_rule(tools, 'parameters')}")
             return (lambda: json_call("")) if required else None
         case "gemma":
             opening, closing = tokenizer.special("<|tool_call>"), tokenizer.special("<tool_call|>")
-            names = f'start: "call:" ({_any_of(tools)}) "{{"'
-            parts = [CallPart(_lark(grammars, names)), CallPart(marker=closing, is_free=True)]
+            names = f'start: "call:" ({_alternatives(tools)}) "{{"'
+            parts = [CallPart(_lark_factory(grammars, names)), CallPart(marker=closing, is_free=True)]
         case "tags" | "json" | "words" as syntax:
-            call = _tags(tools) if syntax == "tags" else f'call: "\\n" json "\\n"\n{_object(tools, "arguments")}'
+            call = _tag_call(tools) if syntax == "tags" else f'call: "\\n" json "\\n"\n{_json_rule(tools, "arguments")}'
             if not (tokenizer.has_special("<tool_call>") and tokenizer.has_special("</tool_call>")):
-                return _between_texts(tokenizer, grammars, call, required)
+                return _text_call_factory(tokenizer, grammars, call, required)
             opening, closing = tokenizer.special("<tool_call>"), tokenizer.special("</tool_call>")
-            parts = [CallPart(_lark(grammars, f"start: call\n{call}"), closing)]
+            parts = [CallPart(_lark_factory(grammars, f"start: call\n{call}"), closing)]
     return lambda: make(OpeningMarker(opening, parts), [CallPart(marker=opening), *parts] if required else ())
 
 
-def _between_texts(tokenizer: Tokenizer, grammars: Grammars, call: str, required: bool) -> Callable[[], Constraint]:
+def _text_call_factory(tokenizer: Tokenizer, grammars: Grammars, call: str, required: bool) -> Callable[[], Constraint]:
     """Return the factory for calls between markers that are not tokens of the vocabulary."""
-    rest = _lark(grammars, f'start: call "</tool_call>"\n{call}')
-    parts = [CallPart(_lark(grammars, f'start: "<tool_call>" call "</tool_call>"\n{call}'))] if required else []
+    rest = _lark_factory(grammars, f'start: call "</tool_call>"\n{call}')
+    parts = [CallPart(_lark_factory(grammars, f'start: "<tool_call>" call "</tool_call>"\n{call}'))] if required else []
     watch = partial(OpeningText, tokenizer, "<tool_call>", lambda: rest(""))
     return lambda: CallConstraint(tokenizer, grammars.vocab_size, watch(), parts)
 
 
-def _lark(grammars: Grammars, grammar: str) -> Callable[[str], GrammarConstraint]:
-    grammars.lark(grammar)  # compiled now, not when a call begins
+def _lark_factory(grammars: Grammars, grammar: str) -> Callable[[str], GrammarConstraint]:
+    grammars.lark(grammar)  # an error is raised now, not when a call begins
     return lambda _: grammars.lark(grammar)
 
 
-def _harmony(tokenizer: Tokenizer, grammars: Grammars, tools: Schemas) -> list[CallPart]:
-    """Return the parts of a call; the header names the tool whose arguments the last part holds."""
-    _lark(grammars, f"start: json\n{_object(tools, 'arguments')}")  # checks all schemas
+def _harmony_parts(tokenizer: Tokenizer, grammars: Grammars, tools: Schemas) -> list[CallPart]:
+    """Return the parts of a gpt-oss call: its header, which names the tool, and its arguments."""
+    grammars.lark(f"start: json\n{_json_rule(tools, 'arguments')}")  # raises UsageError for an invalid schema
 
     def arguments(header: str) -> GrammarConstraint:
         called = _RECIPIENT.search(header)
         schema = tools[called[1]] if called else {}
-        return grammars.json_schema(_closed(schema))
+        return grammars.json_schema(_disallow_extras(schema))
 
-    names = _lark(grammars, f'start: "commentary to=functions." ({_any_of(tools)}) " "')
+    names = _lark_factory(grammars, f'start: "commentary to=functions." ({_alternatives(tools)}) " "')
     return [
         CallPart(marker=tokenizer.special("<|channel|>")),
         CallPart(names, tokenizer.special("<|constrain|>")),
-        CallPart(_lark(grammars, 'start: "json"'), tokenizer.special("<|message|>")),
+        CallPart(_lark_factory(grammars, 'start: "json"'), tokenizer.special("<|message|>")),
         CallPart(arguments, tokenizer.special("<|call|>")),
     ]
 
 
-def _object(tools: Schemas, arguments: str) -> str:
-    """Return the rule of a call as one JSON object, its name first."""
+def _json_rule(tools: Schemas, arguments: str) -> str:
+    """Return the rule `json` of a call as one JSON object: the name, then the property called `arguments`."""
     calls, schemas = list[dict[str, Any]](), dict[str, Any]()
     for number, (name, schema) in enumerate(tools.items()):
-        reference = f"#/$defs/{number}"  # definitions of two tools may have one name
-        schemas[str(number)] = _closed(_moved(schema, reference))
+        reference = f"#/$defs/{number}"  # two tools' schemas may define the same name
+        schemas[str(number)] = _disallow_extras(_relocate(schema, reference))
         calls.append(
             {
                 "type": "object",
@@ -182,48 +182,48 @@ def _object(tools: Schemas, arguments: str) -> str:
     return f"json: %json {json.dumps({'anyOf': calls, '$defs': schemas, **_BLANKS})}\n"
 
 
-def _tags(tools: Schemas) -> str:
-    """Return the rules of a call with tags around each parameter, in the schema's order; strings have no quotes."""
+def _tag_call(tools: Schemas) -> str:
+    """Return the rule `call` with tags around each parameter, in the schema's order, and the rules that it uses."""
     calls, rules = list[str](), [f"text[suffix={json.dumps(_END_OF_VALUE)}]: /(.|\\n)*/"]
     for number, (name, schema) in enumerate(tools.items()):
         parts = list[str]()
         for index, (parameter, kind) in enumerate(schema.get("properties", {}).items()):
             rule = f"p{number}_{index}"
-            rules += _parameter(rule, parameter, kind, schema)
+            rules += _parameter_rules(rule, parameter, kind, schema)
             parts.append(rule if parameter in schema.get("required", ()) else f"{rule}?")
         calls.append(f"{json.dumps(f'<function={name}>{chr(10)}')} {' '.join(parts)} {json.dumps('</function>')}")
     return "\n".join([f'call: "\\n" ({" | ".join(calls)}) "\\n"', *rules]) + "\n"
 
 
-def _parameter(rule: str, name: str, kind: Any, tool: Mapping[str, Any]) -> list[str]:
+def _parameter_rules(rule: str, name: str, kind: Any, tool: Mapping[str, Any]) -> list[str]:
     """Return the rules of a parameter with its tags: strings are plain text, other values JSON."""
     opening, closing = json.dumps(f"<parameter={name}>\n"), json.dumps(_END_OF_VALUE)
     known = kind if isinstance(kind, Mapping) else {}
     if known.get("type", "string") != "string":
         schema = known
         if '"$ref"' in json.dumps(known):
-            schema = {**_moved(known, "#/$defs/tool"), "$defs": {"tool": _moved(tool, "#/$defs/tool")}}
+            schema = {**_relocate(known, "#/$defs/tool"), "$defs": {"tool": _relocate(tool, "#/$defs/tool")}}
         return [f"{rule}: {opening} {rule}_json {closing}", f"{rule}_json: %json {json.dumps({**schema, **_BLANKS})}"]
     words = known.get("enum")
-    return [f"{rule}: {opening} ({_any_of(map(str, words))}) {closing}" if words else f"{rule}: {opening} text"]
+    return [f"{rule}: {opening} ({_alternatives(map(str, words))}) {closing}" if words else f"{rule}: {opening} text"]
 
 
-def _any_of(words: Any) -> str:
+def _alternatives(words: Any) -> str:
     return " | ".join(map(json.dumps, words))
 
 
-def _closed(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema without further properties, unless it allows them explicitly."""
+def _disallow_extras(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema with undeclared properties disallowed, unless it allows them explicitly."""
     return {"type": "object", "additionalProperties": False, **schema}
 
 
-def _moved(part: Any, location: str) -> Any:
+def _relocate(part: Any, location: str) -> Any:
     """Return a part of a schema with its references adapted to the schema's new location."""
     if isinstance(part, list):
-        return [_moved(item, location) for item in part]
+        return [_relocate(item, location) for item in part]
     if not isinstance(part, Mapping):
         return part
-    moved = {name: _moved(value, location) for name, value in part.items()}
+    moved = {name: _relocate(value, location) for name, value in part.items()}
     if isinstance(reference := part.get("$ref"), str) and reference.startswith("#"):
         moved["$ref"] = location + reference[1:]
     return moved

@@ -11,7 +11,7 @@ from typing import NamedTuple, SupportsIndex
 
 from localdflash.base.errors import UsageError
 
-_PLANES = (range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
+_PRIVATE_USE_PLANES = (range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
 _STAND_INS = re.compile("([\U000f0000-\U000ffffd\U00100000-\U0010fffd]+)")
 
 
@@ -26,12 +26,12 @@ class Disguise:
     """Two-way mapping between characters and stand-ins, for one conversation."""
 
     def __init__(self) -> None:
-        self._free = iter(code for plane in _PLANES for code in plane)
-        self._stand_ins = _OnDemand(self._take)
-        self._characters: dict[int, int] = {}
+        self._unused = iter(code for plane in _PRIVATE_USE_PLANES for code in plane)
+        self._stand_ins = _StandIns(self._assign_stand_in)
+        self._characters: dict[int, int] = {}  # by stand-in
 
     def hide(self, text: str) -> "UserText":
-        """Return the text in stand-ins; UsageError beyond 131 068 different characters."""
+        """Return the text disguised; UsageError if the conversation has over 131 068 different characters."""
         return UserText(text.translate(self._stand_ins), text, self)
 
     def hide_all(self, value: object) -> object:
@@ -52,13 +52,13 @@ class Disguise:
             return UserText(value, self.reveal(value), self)
         return value
 
-    def pieces(self, rendered: str) -> list[PromptStretch]:
+    def split_prompt(self, rendered: str) -> list[PromptStretch]:
         """Split a rendered prompt into template text and user text."""
-        parts = _STAND_INS.split(rendered)
+        parts = _STAND_INS.split(rendered)  # at odd indices user text
         return [PromptStretch(self.reveal(part), bool(i % 2)) for i, part in enumerate(parts) if part]
 
     def to_json(self, value: object, **options: object) -> "UserText":
-        """Return the JSON of a value that contains user text; all of it counts as user text."""
+        """Return the JSON of a value that contains user text; the whole JSON counts as user text."""
         return self.hide(json.dumps(self.reveal_all(value), **options))  # type: ignore[arg-type]  # the template's options
 
     def reveal_all(self, value: object) -> object:
@@ -69,21 +69,21 @@ class Disguise:
             return type(value)(map(self.reveal_all, value))
         return self.reveal(value) if isinstance(value, str) else value
 
-    def _take(self, character: int) -> int:
-        stand_in = next(self._free, None)
+    def _assign_stand_in(self, character: int) -> int:
+        stand_in = next(self._unused, None)
         if stand_in is None:
             raise UsageError("chat: too many different characters (expected at most 131 068); shorten the messages")
         self._characters[stand_in] = character
         return stand_in
 
 
-class _OnDemand(dict[int, int]):
-    def __init__(self, take: Callable[[int], int]) -> None:
+class _StandIns(dict[int, int]):  # assigned when `str.translate` looks a new character up
+    def __init__(self, assign: Callable[[int], int]) -> None:
         super().__init__()
-        self._take = take
+        self._assign = assign
 
     def __missing__(self, key: int) -> int:
-        self[key] = value = self._take(key)
+        self[key] = value = self._assign(key)
         return value
 
 
@@ -95,7 +95,7 @@ class UserText(str):
     _plain: str
 
     def __new__(cls, hidden: str, plain: str, disguise: Disguise) -> "UserText":
-        """Create user text from its hidden and plain forms; called by `Disguise.hide`."""
+        """Create user text from its hidden and plain forms; called by `Disguise`."""
         text = super().__new__(cls, hidden)
         text._plain, text._disguise = plain, disguise
         return text

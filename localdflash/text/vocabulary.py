@@ -13,14 +13,14 @@ class SpecialToken:
     text: str
     is_control: bool = False
     is_user_defined: bool = False
-    strips_before: bool = False  # swallows the blanks in front of it
-    strips_after: bool = False
+    strips_before: bool = False  # swallows the blanks before it
+    strips_after: bool = False  # swallows the blanks after it
 
 
 class ModelVocabulary(Protocol):
-    """Vocabulary that a tokenizer needs. Immutable and thread-safe; an id of -1 means that there is none."""
+    """Vocabulary of a model. Immutable and thread-safe; `bos_id` and `eos_id` are -1 if the model has no such token."""
 
-    size: int  # token ids
+    size: int  # number of token ids
     special_tokens: Sequence[SpecialToken]  # by id
     end_ids: frozenset[int]  # tokens that end an answer
     bos_id: int
@@ -28,10 +28,10 @@ class ModelVocabulary(Protocol):
     adds_bos: bool  # whether every prompt begins with `bos_id`
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of text in which control tokens are ordinary characters and user-defined tokens are not."""
+        """Return the ids of text; a spelled user-defined token becomes its id, a spelled control token stays text."""
 
     def decode_token(self, token: int, *, special: bool) -> bytes:
-        """Return the bytes of one id; those of control tokens only if `special`."""
+        """Return the bytes of one id; control tokens and the unknown token have none unless `special`."""
 
     def metadata(self, key: str) -> str | None:
         """Return a value of the file's metadata as text, or None."""

@@ -1,4 +1,4 @@
-"""Client of the remote server that the settings name, and detection: which of its models can infill, and how."""
+"""Client of the remote server that the settings name, and detection of which of its models can infill, and how."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -21,10 +21,10 @@ from localdflash.text.fim_formats import FORMATS, FimFormat, is_next_edit_model
 Json = dict[str, Any]
 DENIED_STATUSES = (401, 403)
 DETECTION_SECONDS = 60.0  # Ollama may load a model first
-MAX_MODELS = 8  # that are tried if none is requested
-BEFORE, AFTER = "def add(a, b):\n    return ", "\n\n\n" + "print(add(1, 2))\n" * 4
-MIN_SUFFIX_TOKENS = 12  # tokens that AFTER adds to a prompt at least, if the server does not ignore it
-# A word of a model's name, and its format; the first that is in the name counts.
+MAX_MODELS = 8  # models tried if none is requested
+PROBE_PREFIX, PROBE_SUFFIX = "def add(a, b):\n    return ", "\n\n\n" + "print(add(1, 2))\n" * 4
+MIN_SUFFIX_TOKENS = 12  # fewest tokens that PROBE_SUFFIX adds if the server uses it
+# Part of a model's name -> name of its format; the first part that is in the name counts.
 _FORMATS_BY_NAME = {
     "codegemma": "codegemma",
     "granite4": "granite4",
@@ -83,9 +83,9 @@ class ServerProbe:
         self._connection = ClientConnection(address, bytes, tolerant=True)
 
     async def request(self, target: str, body: Mapping[str, object] | None = None) -> Json:
-        """Return the JSON object of a GET, or of a POST with a body; an empty one if there is none.
+        """Return the JSON object of a GET, or of a POST if there is a body; {} for an error or another response.
 
-        EngineDisconnect while the server loads its model. UsageError if an OpenAI path requires a key.
+        EngineDisconnect while the server loads its model. UsageError if a /v1/ path requires another key.
         """
         status, data = await self._connection.answer("GET" if body is None else "POST", target, body)
         if status in DENIED_STATUSES and target.startswith("/v1/"):
@@ -97,7 +97,7 @@ class ServerProbe:
         return {}
 
     async def request_token(self, model: str, prompt: str, suffix: str = "") -> "ProbeAnswer | None":
-        """Request one token, with its probability if the server reports that; None if the request is refused."""
+        """Request one token, with its probability if the server accepts that option; None if the request is refused."""
         body = {"model": model, "max_tokens": 1, "temperature": 0.0, "prompt": prompt}
         body |= {"suffix": suffix} if suffix else {}
         answer = await self.request(COMPLETIONS, {**body, **LOGPROBS}) or await self.request(COMPLETIONS, body)
@@ -138,8 +138,8 @@ async def _find_model(probe: ServerProbe, model: str) -> RemoteSource:
         raise ModelError(f"{place} has no model: load one there that was trained to fill in the middle")
     contexts = {str(one.get("id")): _context_tokens(one) for one in objects(listed, "data")}
     for name in tried:
-        if not is_next_edit_model(name) and (found := await _detect_infill(probe, name, is_only=len(tried) == 1)):
-            form, logprobs = found
+        if not is_next_edit_model(name) and (detected := await _detect_infill(probe, name, is_only=len(tried) == 1)):
+            form, logprobs = detected
             return RemoteSource(probe.address, name, ids, RemotePrompt(form, contexts.get(name, 0)), logprobs=logprobs)
     if model and ids and model not in ids:
         raise ModelError(f"{place} cannot use the model {model}; it has {_listing(ids)}")
@@ -159,17 +159,17 @@ async def _detect_infill(probe: ServerProbe, name: str, *, is_only: bool) -> tup
         answer = await probe.request_token(name, "".join(form.markers))
         if answer and (answer.prompt_tokens is None or _are_tokens(form.markers, answer.prompt_tokens)):
             return form, answer.has_logprobs
-    answer = await probe.request_token(name, BEFORE, AFTER)
-    if answer and (without := await probe.request_token(name, BEFORE)):
+    answer = await probe.request_token(name, PROBE_PREFIX, PROBE_SUFFIX)
+    if answer and (without := await probe.request_token(name, PROBE_PREFIX)):
         with_suffix, alone = answer.prompt_tokens, without.prompt_tokens
         if with_suffix is None or alone is None or with_suffix - alone >= MIN_SUFFIX_TOKENS:
             return None, answer.has_logprobs
     for form in FORMATS.values() if is_only else ():
         if form.markers and not form.model_name:  # formats that any model may have, as in `detect`
-            tokens = [*form.markers, *([form.telltale] if form.telltale else [])]
+            tokens = [*form.markers, *([form.family_token] if form.family_token else [])]
             answer = await probe.request_token(name, "".join(tokens))
             if answer and answer.prompt_tokens is not None and _are_tokens(tokens, answer.prompt_tokens):
-                return replace(form, files=None), answer.has_logprobs
+                return replace(form, file_tokens=None), answer.has_logprobs
     return None
 
 
@@ -186,8 +186,8 @@ def _are_tokens(spellings: Sequence[str], prompt_tokens: int) -> bool:
 def _context_tokens(model: Json) -> int:
     """Return the context of a listed model in vLLM's or llama-server's field; 0 if it is not reported."""
     meta = model.get("meta")
-    found = model.get("max_model_len") or (meta.get("n_ctx") if isinstance(meta, dict) else None)
-    return found if isinstance(found, int) else 0
+    context = model.get("max_model_len") or (meta.get("n_ctx") if isinstance(meta, dict) else None)
+    return context if isinstance(context, int) else 0
 
 
 def _listing(names: list[str]) -> str:

@@ -8,11 +8,11 @@ from localdflash.code.fim.encoder import Encoder
 from localdflash.code.fim.prompt import MAX_PROMPT_TOKENS, Gap, assemble
 from localdflash.text.fim_formats import FimFormat
 
-# About what vocabularies for code have as one token; where they have longer ones, the estimate is on the safe side.
+# About one token each in vocabularies for code; where tokens are longer, the count is too high, which is safe.
 _PIECES = re.compile(r"\n[ \t]*| ?[A-Za-z_]{1,5}|[ \t]+|.", re.DOTALL)
-DEFAULT_CONTEXT_TOKENS = 4096  # tokens, if a server does not report its context
-CONTEXT_SHARE = 0.75  # of the context that is counted on: the estimate may be wrong
-MAX_STOP_STRINGS = 4  # of a request
+DEFAULT_CONTEXT_TOKENS = 4096  # if the server does not report its context
+CONTEXT_SHARE = 0.75  # of the context that a prompt may use, because the tokens are estimated
+MAX_STOP_STRINGS = 4  # in a request
 _SIDES = FimFormat("sides", "\0before", "\0after", "\0typed")  # for servers that build the prompt themselves
 
 
@@ -20,8 +20,8 @@ class PieceVocabulary:
     """`Vocabulary` whose ids are pieces of text, and whose special tokens are the markers of a format."""
 
     def __init__(self, form: FimFormat) -> None:
-        self._markers = (*form.markers, *(form.files or ()))
-        self._ids: dict[str, int] = {}  # by piece, in their order
+        self._markers = (*form.markers, *(form.file_tokens or ()))
+        self._ids: dict[str, int] = {}  # by piece, in the order of the ids
 
     def encode(self, text: str, *, continues: bool = False) -> list[int]:
         """See `Vocabulary`."""
@@ -38,11 +38,11 @@ class PieceVocabulary:
     def texts(self, ids: Sequence[int]) -> list[str]:
         """Return the texts between the markers of a prompt, and each marker after the text before it."""
         texts, pieces = [""], list(self._ids)
-        for one in ids:
-            if one < 0:
-                texts += [self._markers[-1 - one], ""]
+        for token in ids:
+            if token < 0:
+                texts += [self._markers[-1 - token], ""]
             else:
-                texts[-1] += pieces[one]
+                texts[-1] += pieces[token]
         return texts
 
 
@@ -55,13 +55,13 @@ class RemotePrompt:
         self._pieces = PieceVocabulary(self._layout)
         self._encoder = Encoder(self._pieces)
         self._context = int((context or DEFAULT_CONTEXT_TOKENS) * CONTEXT_SHARE)
-        markers = (*self._layout.markers, *self._layout.stops, *(self._layout.files or ()))
-        self._spelled = re.compile("|".join([*map(re.escape, markers), r"<\|\w+\|>", "</?s>"]))
+        markers = (*self._layout.markers, *self._layout.stops, *(self._layout.file_tokens or ()))
+        self._spelled_markers = re.compile("|".join([*map(re.escape, markers), r"<\|\w+\|>", "</?s>"]))
 
     def fields(self, gap: Gap, others: Sequence[ContextPiece], max_tokens: int) -> dict[str, object]:
-        """Return the fields of a request that hold the prompt. Markers that code spells are disarmed."""
+        """Return the fields of a request that hold the prompt. A space is put into markers that code spells."""
         texts = self.texts(gap, others, max_tokens)
-        texts[::2] = [self._spelled.sub(_disarmed, text) for text in texts[::2]]
+        texts[::2] = [self._spelled_markers.sub(_break_marker, text) for text in texts[::2]]
         if self.form is None:
             head, _, before, _, after, _, typed = texts
             return {"prompt": head + before + typed, "suffix": after}
@@ -70,10 +70,10 @@ class RemotePrompt:
 
     def texts(self, gap: Gap, others: Sequence[ContextPiece], max_tokens: int) -> list[str]:
         """Return a prompt as the texts between its markers, and the markers."""
-        most = min(MAX_PROMPT_TOKENS, self._layout.max_prompt_tokens)
-        prompt = assemble(self._encoder, self._layout, self._context, gap, others, max_tokens, max_prompt_tokens=most)
+        limit = min(MAX_PROMPT_TOKENS, self._layout.max_prompt_tokens)
+        prompt = assemble(self._encoder, self._layout, self._context, gap, others, max_tokens, max_prompt_tokens=limit)
         return self._pieces.texts(prompt.ids)
 
 
-def _disarmed(marker: re.Match[str]) -> str:
+def _break_marker(marker: re.Match[str]) -> str:
     return f"{marker[0][0]} {marker[0][1:]}"

@@ -1,4 +1,4 @@
-"""A model of a server with POST /v1/completions: requests, and texts cut where our own engine would end them."""
+"""Completions by a server with POST /v1/completions, ended where our own engine would end them."""
 
 import math
 import time
@@ -22,8 +22,8 @@ from localdflash.text.syntax import language_of
 
 COMPLETIONS, MODELS = "/v1/completions", "/v1/models"
 LOGPROBS = {"logprobs": 1, "n_probs": 1}  # OpenAI's and llama-server's names
-RECHECK_SECONDS = 5.0  # shorter than a restart with another model takes
-VARIED_TEMPERATURE = 0.8  # temperature of all texts of a position but the first
+RECHECK_SECONDS = 5.0  # shorter than a server's restart with another model
+VARIED_TEMPERATURE = 0.8  # lowest temperature of all texts of a request but the first
 Fields = dict[str, object]
 
 
@@ -37,19 +37,19 @@ def gap_of(body: Mapping[str, Any]) -> tuple[Gap, list[ContextPiece]]:
 
 
 def sampling_of(body: Mapping[str, Any]) -> list[Fields]:
-    """Return how to sample each requested text: the first as requested, others varied."""
+    """Return the sampling fields of each requested text: the first as requested, others with more variation."""
     given = {name: body[name] for name in ("top_k", "top_p", "min_p", "repetition_penalty") if name in body}
     if "repetition_penalty" in given:
         given["repeat_penalty"] = given["repetition_penalty"]  # llama-server's name
     temperature, seed = body.get("temperature", 0.0), body.get("seed") or 0
-    # greedy: without the seed, which some servers refuse
+    # A greedy request has no seed, since some servers refuse it.
     first = {**given, "temperature": temperature, **({"seed": seed} if temperature else {})}
     varied = {**given, "temperature": max(temperature, VARIED_TEMPERATURE)}
     return [first, *({**varied, "seed": seed + number} for number in range(1, body.get("count", 1)))]
 
 
 class Piece(NamedTuple):
-    """Part of a text, with its log-probability if it is one token and the server reports that."""
+    """Part of a text; `logprob` if it is one token whose log-probability the server reports."""
 
     text: str
     logprob: float | None = None
@@ -79,7 +79,7 @@ class CompletionPart(msgspec.Struct):
     logprobs: _Logprobs | None = None
 
     def pieces(self) -> list[Piece]:
-        """Return one piece per token if the reported tokens add up to the text."""
+        """Return one piece per token if the reported tokens add up to the text, else the text as one piece."""
         text, pieces = self.text or "", self.logprobs.pieces() if self.logprobs else []
         return pieces if "".join(piece.text for piece in pieces) == text else [Piece(text)]
 
@@ -97,7 +97,7 @@ class RemoteSource:
         self, address: Address, model_id: str, listed: Iterable[str], prompt: RemotePrompt, *, logprobs: bool
     ) -> None:
         self._place, self._model_id, self._listed = address.display_name, model_id, {*listed}
-        is_file = model_id.endswith(".gguf")  # named without its folder and suffix
+        is_file = model_id.endswith(".gguf")  # then the display name is without folder and suffix
         self.model = PureWindowsPath(model_id).stem if is_file else model_id
         self.prompt, self._logprobs = prompt, LOGPROBS if logprobs else {}
         self._connection = ClientConnection(address, partial(decode_event, CompletionChunk))
@@ -107,7 +107,7 @@ class RemoteSource:
         """Yield the events of all requested texts, one text after the other; none if no token is requested."""
         if not body["max_tokens"]:
             return
-        await self._check()
+        await self._check_models()
         gap, others = gap_of(body)
         gap, ending = plan_ending(gap, others, body.get("mode", "auto"), body.get("least_sure", 0.0))
         request = {"model": self._model_id, "max_tokens": body["max_tokens"], "stream": True, **self._logprobs}
@@ -125,8 +125,8 @@ class RemoteSource:
                 for choice in chunk.choices:
                     yield choice
 
-    async def _check(self) -> None:
-        """Check from time to time that the server still has the same models, and so the same markers."""
+    async def _check_models(self) -> None:
+        """Raise EngineDisconnect if the server has other models than at detection; asks once in RECHECK_SECONDS."""
         if not self._listed or time.monotonic() - self._checked_at < RECHECK_SECONDS:
             return
         try:
@@ -145,7 +145,7 @@ class RemoteSource:
 async def _events(
     choices: AsyncGenerator[CompletionPart], ending: PresentableEnding, index: int
 ) -> AsyncGenerator[Event]:
-    """Yield the events of one text."""
+    """Yield the events of text `index`, up to the server's end or the one by `ending`."""
     logprobs: list[float] = []
     tokens, finish, began = 0, "", time.monotonic()
     async with aclosing(choices):
@@ -165,7 +165,7 @@ async def _events(
     finish = ending.reason or ("length" if finish == "length" else "stop")
     end: Event = {"index": index, "text": "", "finish": finish, "tokens": tokens}
     if took := time.monotonic() - began:
-        end["timings"] = {"predicted_per_second": tokens / took}  # includes the time for the prompt
+        end["timings"] = {"predicted_per_second": tokens / took}  # `took` includes the prompt's evaluation
     yield end
 
 
@@ -175,7 +175,7 @@ def _confidence(logprobs: list[float]) -> float | None:
 
 
 def objects(content: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """Return the objects in a list of a response; [] if it is not a list."""
+    """Return the objects in the list `name` of a response; [] if there is no such list."""
     found = content.get(name)
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 

@@ -24,7 +24,7 @@ path = "{}"
 def test_every_fim_format_is_found_in_a_header(tmp_path: Path) -> None:
     for name, form in FORMATS.items():
         if form.markers:
-            tokens = [*form.markers, *([form.telltale] if form.telltale else [])]
+            tokens = [*form.markers, *([form.family_token] if form.family_token else [])]
             assert supports_fim(str(write_header(tmp_path / "m.gguf", "a", *tokens, name=form.model_name))), name
 
 

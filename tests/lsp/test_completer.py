@@ -29,7 +29,8 @@ async def test_the_embedded_pair_completes(editor: Any) -> None:
         assert status.accepted == 1
 
 
-async def test_an_engine_that_was_killed_is_started_again(editor: Any) -> None:
+async def test_an_engine_that_was_killed_is_started_again(editor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localdflash.lsp.session.MANUAL_SECONDS", 60.0)  # a busy machine starts the engine in seconds
     async with editor(options={"deadlineMs": 9_000}) as e:
         e.open(SOURCE)
         whole = (await e.ask(2, 4, manual=True)).items[0].insert_text

@@ -111,7 +111,7 @@ def test_edits_over_the_wire(clients: dict[Encoding, Local], encoding: Encoding,
 @given(ENCODINGS, TEXTS, POSITIONS)
 def test_positions(encoding: Encoding, text: str, at: tuple[int, int]) -> None:
     document, oracle = Document(URI, text, 1, encoding), Oracle(text, encoding)
-    place, offset = document.place(*at), oracle.offset(*at)
+    place, offset = document.position(*at), oracle.offset(*at)
     assert document.around(place) == (oracle.text(0, offset), oracle.text(offset))
     assert oracle.offset(place.line, document.units(place)) == offset
 

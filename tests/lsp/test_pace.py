@@ -39,7 +39,7 @@ def test_a_fast_engine_is_asked_at_once_and_a_slow_one_in_a_pause() -> None:
 
 def asked_for(pace: TypingPace) -> float:
     """The least confidence that is enough."""
-    return min(step / 1000 for step in range(1001) if pace.confident(step / 1000))
+    return min(step / 1000 for step in range(1001) if pace.is_confident(step / 1000))
 
 
 def test_refusals_ask_for_more_confidence_and_acceptance_for_less() -> None:
@@ -74,6 +74,6 @@ def test_a_slower_server_is_asked_later_and_awaited_longer() -> None:
     assert delays[0] == 0.0
     assert all(one < other for values in (delays, patiences) for one, other in pairwise(values))
     assert max(delays) <= REMOTE_MAX_DELAY_SECONDS
-    assert [pace.spare for pace, _ in paces] == [True, False, False, False]
+    assert [pace.may_generate_ahead for pace, _ in paces] == [True, False, False, False]
     pace, now = pace_of(2.0)
     assert pace.delay(now + REMOTE_MAX_DELAY_SECONDS) == 0.0

@@ -109,7 +109,7 @@ async def test_the_anchor_moves_nearer_in_a_pause(desk: Desk, refused: list[bool
     desk.type(long + "y")
     desk.engine.requests[-1].say("", end="stop")
     await settled()
-    desk.session.rest(False)
+    desk.session.prepare_prompt(False)
     warm = await desk.asked(3)
     assert [warm.body[name] for name in ("max_tokens", "prefix", "middle")] == [0, HEAD + long, "y"]
     warm.say("", end="stop")
@@ -129,7 +129,7 @@ async def test_many_keys_never_run_two_generations(desk: Desk) -> None:
         if number % 11 == 0:
             waiting[-1].cancel()
     await settled()
-    desk.session.leave()
+    desk.session.end_requests()
     desk.generator.stop()
     await asyncio.gather(*waiting, return_exceptions=True)
     await settled()
@@ -140,7 +140,7 @@ async def cut_off(desk: Desk, asked: Request, how: str) -> None:
     """End a generation before its text ends."""
     await settled()
     if how == "left":
-        desk.session.leave()
+        desk.session.end_requests()
     elif how == "broken":
         asked.events.put_nowait(None)
     else:
@@ -158,7 +158,7 @@ async def test_a_line_that_was_cut_off_is_asked_for_again(desk: Desk, how: str) 
 
 
 def test_the_newest_suggestions_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suggestions, "MAX_CHARS", 20)
+    monkeypatch.setattr(suggestions, "MAX_ANCHOR_CHARS", 20)
     newest = suggestions.NewestSuggestions()
     first, second = (suggestions.Suggestion(suggestions.Anchor("a", letter * 8, ""), "", "x") for letter in "ab")
     for one in (first, second):

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localdflash.text.answer_format import AnswerStart, FirstPart, start_answer, template_switches
+from localdflash.text.answer_format import AnswerStart, FirstPart, adapt_template_variables, start_answer
 from localdflash.text.chat_template import TemplateMessage, encode_answer, render
 from localdflash.text.stream import TextDecoder
-from localdflash.text.thoughts import joined, split
+from localdflash.text.thoughts import join_thoughts, split_thoughts
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.user_text import PromptStretch
 from tests.support.chat_formats import TEMPLATES, vocabularies
@@ -30,7 +30,7 @@ def models(vocabularies: Mapping[str, Path]) -> dict[str, Tokenizer]:
 
 def prompt_of(tokenizer: Tokenizer, messages: Sequence[TemplateMessage], **switches: bool | str) -> list[PromptStretch]:
     template = tokenizer.chat_template() or ""
-    known = {**tokenizer.template_tokens(), **template_switches(template, switches)}
+    known = {**tokenizer.template_tokens(), **adapt_template_variables(template, switches)}
     return render(template, messages, variables=known)
 
 
@@ -79,7 +79,7 @@ def test_answer_text_does_not_depend_on_chunking(
     cuts = data.draw(st.lists(st.integers(0, len(ids)), max_size=6))
     text = read(start_of(tokenizer, enable_thinking=True).make_decoder(tokenizer), ids, cuts)
     thought = thoughts.strip("\n")
-    assert text == joined(thought, answer if family == "harmony" and not thought else answer.lstrip("\n"))
+    assert text == join_thoughts(thought, answer if family == "harmony" and not thought else answer.lstrip("\n"))
 
 
 # Harmony
@@ -129,7 +129,7 @@ def test_a_partial_answer_is_continued_in_the_family_s_format(
     models: Mapping[str, Tokenizer], family: str, begun: str
 ) -> None:
     tokenizer = models[family]
-    thoughts, answer, thinking = split(begun)
+    thoughts, answer, thinking = split_thoughts(begun)
     start = start_of(tokenizer, begun, enable_thinking=True)
     think, closing_tokens = "".join(THINK[family]), "".join(ANSWER[family])
     is_closed, has_no_thoughts = thoughts and not thinking, answer and not thoughts
@@ -138,7 +138,7 @@ def test_a_partial_answer_is_continued_in_the_family_s_format(
         closing_tokens = "<|channel|>final<|message|>" if has_no_thoughts else closing_tokens
     opened = think if thoughts else ""
     closing = closing_tokens if is_closed or (has_no_thoughts and family in ("harmony", "qwen3.5")) else ""
-    assert text_of(start.prompt) == opened + thoughts + closing + answer
+    assert text_of(start.added) == opened + thoughts + closing + answer
     more = " more" if thinking or answer else ""
     assert read(start.make_decoder(tokenizer), spelled(tokenizer, more) if more else []) == more
 
@@ -149,10 +149,10 @@ def test_a_grammar_or_a_required_call_skips_the_thoughts(models: Mapping[str, To
     ends = {"harmony": "<|channel|>final<|message|>", "qwen3.5": "\n</think>\n\n", "qwen3": "", "gemma": ""}
     for begun in ("", "so"):
         start = start_of(tokenizer, begun, first_part="text", enable_thinking=True)
-        assert text_of(start.prompt) == ends[family] + begun
+        assert text_of(start.added) == ends[family] + begun
         assert read(start.make_decoder(tokenizer), tokenizer.encode('{"a": 1}')) == '{"a": 1}'
     call = start_of(tokenizer, first_part="call", enable_thinking=True)
-    assert text_of(call.prompt) == ("" if family == "harmony" else ends[family])
+    assert text_of(call.added) == ("" if family == "harmony" else ends[family])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -161,7 +161,7 @@ def test_a_continued_answer_has_the_cached_ids(models: Mapping[str, Tokenizer], 
     tokenizer = models[family]
     ids = spelled(tokenizer, *THINK[family], "because", *(() if thinks else (*ANSWER[family], "so")))
     text = read(start_of(tokenizer, enable_thinking=True).make_decoder(tokenizer), ids)
-    assert encode_answer(tokenizer, start_of(tokenizer, text, enable_thinking=True).prompt) == ids
+    assert encode_answer(tokenizer, start_of(tokenizer, text, enable_thinking=True).added) == ids
 
 
 # Conversations

@@ -165,7 +165,7 @@ ESCAPES = {
     "translate": "{{ 'a'.translate({97: 'b'}) }}",
     "include": "{% include '/etc/passwd' %}",
     "environment": "{{ environment.globals.x }}",
-    "meter": "{{ charge_round(-1000000) }}",
+    "meter": "{{ charge_loop(-1000000) }}",
     "append": "{% set a = [] %}{{ a.append(1) }}",
     "change a message": "{{ messages[0].clear() }}",
 }

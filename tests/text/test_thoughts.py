@@ -5,7 +5,7 @@ from typing import TypeVar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.text.thoughts import ThoughtSplit, ThoughtWriter, joined, split
+from localdflash.text.thoughts import ThoughtSplit, ThoughtWriter, join_thoughts, split_thoughts
 
 texts = st.lists(st.sampled_from(["a", "é", "\n", " ", "<", "</", "think", ">", "/"]), max_size=8).map("".join)
 plain = texts.filter(lambda text: "<think>" not in text and "</think>" not in text)
@@ -27,19 +27,19 @@ def read(pieces: list[str], **begun: bool) -> tuple[str, str]:
 
 
 @given(st.data(), plain, plain)
-def test_split_inverts_joined(data: st.DataObject, thoughts: str, answer: str) -> None:
+def test_split_inverts_join(data: st.DataObject, thoughts: str, answer: str) -> None:
     thoughts, answer = thoughts.strip("\n"), answer.lstrip("\n")
     if not thoughts and answer.lstrip().startswith("<think>"):
         return
-    pieces = data.draw(cut(joined(thoughts, answer)))
+    pieces = data.draw(cut(join_thoughts(thoughts, answer)))
     assert read(pieces) == (thoughts, answer)
-    assert split(joined(thoughts, answer)) == (thoughts, answer, False)
+    assert split_thoughts(join_thoughts(thoughts, answer)) == (thoughts, answer, False)
 
 
 @given(st.data())
 def test_splitting_does_not_depend_on_chunking(data: st.DataObject) -> None:
     text = data.draw(st.lists(st.sampled_from(["<think>", "</think>", "a", "\n", " ", "<"]), max_size=8).map("".join))
-    assert read(data.draw(cut(text))) == split(text)[:2]
+    assert read(data.draw(cut(text))) == split_thoughts(text)[:2]
 
 
 @given(st.lists(st.tuples(st.booleans(), plain), max_size=6), st.data())
@@ -52,6 +52,6 @@ def test_writer_only_appends_text(parts: list[tuple[bool, str]], data: st.DataOb
         for thinks, text in parts
         for piece in data.draw(cut(text))
     )
-    assert written + writer.close() == joined(
+    assert written + writer.close() == join_thoughts(
         thoughts.strip("\n"), answer.lstrip("\n") if thoughts.strip("\n") else answer
     )

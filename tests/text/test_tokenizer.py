@@ -6,7 +6,7 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.text.tokenizer import STRETCH, Tokenizer, _is_marker, _stretches
+from localdflash.text.tokenizer import MAX_SEGMENT_CHARS, Tokenizer, _is_marker, _split_segments
 from localdflash.text.vocabulary import SpecialToken
 
 CODE = "def add(first, second):\n    return first + second  # naïve 错误 😋\n"
@@ -47,14 +47,14 @@ def test_sentencepiece_space_is_added_only_at_the_beginning_of_text(sentencepiec
 
 @pytest.mark.parametrize("shift", [0, 5, 23])
 def test_long_text_has_the_ids_of_unsplit_text(tokenizer: Tokenizer, oracle: tokenizers.Tokenizer, shift: int) -> None:
-    text = CODE[shift:] + CODE * (3 * STRETCH // len(CODE))
+    text = CODE[shift:] + CODE * (3 * MAX_SEGMENT_CHARS // len(CODE))
     assert tokenizer.encode(text) == oracle.encode(text).ids
 
 
 @pytest.mark.parametrize("run", ["a", " ", "错"])
 def test_a_long_run_of_one_character_is_tokenised(tokenizer: Tokenizer, run: str) -> None:
     text = run * 50_000
-    assert max(map(len, _stretches(text))) == 4096
+    assert max(map(len, _split_segments(text))) == 4096
     assert tokenizer.spell(tokenizer.encode(text)).decode() == text
 
 

@@ -20,7 +20,7 @@ from localdflash.server.engine_spec import EngineSpec
 class _Alone(EditorContext):
     """Context of only the open file, so that no thread reads files."""
 
-    def start(self, when_read: Callable[[], None]) -> None:
+    def start(self, on_indexed: Callable[[], None]) -> None:
         """See `EditorContext`."""
 
     def refusal(self, uri: str) -> Refusal | None:
@@ -42,7 +42,7 @@ class _Server(SuggestionServer):
         self._client = completion_client
         super().__init__(EngineSpec({}, []))
 
-    def _of(self, engine: object) -> tuple[CompletionClient, TypingPace]:
+    def _make_client(self, engine: object) -> tuple[CompletionClient, TypingPace]:
         return self._client, TypingPace()
 
     def initialized_with(self, params: types.InitializeParams) -> None:

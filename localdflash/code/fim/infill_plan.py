@@ -15,7 +15,7 @@ from localdflash.code.fim.prompt import MAX_PROMPT_TOKENS, Gap, InfillPrompt, as
 from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.text.fim_formats import check_cursor, stop_ids
+from localdflash.text.fim_formats import check_suffix, stop_ids
 
 MAX_DRAFT_TOKENS = 1024  # of all texts for lookup drafts together; indexing them costs microseconds per token
 SPARE_REQUESTS = 3  # planned in addition, to replace empty answers
@@ -67,7 +67,7 @@ class InfillPlanner:
         `copies`: texts that the completion may repeat, for lookup drafts. `min_probability`: see `Stopping`; 0 if the
         user requested the completions. `heals`: whether to generate the unfinished word before the cursor again.
         """
-        check_cursor(self._format, gap.suffix)
+        check_suffix(self._format, gap.suffix)
         is_requested = heals and min_probability == 0
         patience = None if is_requested and max_tokens else self._patience
         spellings = self._spellings.result() if heals and wait([self._spellings], patience).done else None

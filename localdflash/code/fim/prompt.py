@@ -175,7 +175,7 @@ def _head(
     room = max_tokens - len(frame.begin) - len(frame.end)
     for index in sorted(range(len(others)), key=lambda index: (others[index].name != gap.path, -others[index].weight)):
         other = others[index]
-        label = f"{other.name}\n" if fim.files else f"{_COMMENTS.get(gap.language, '//')} {other.name}\n"
+        label = f"{other.name}\n" if fim.file_tokens else f"{_COMMENTS.get(gap.language, '//')} {other.name}\n"
         title = [*frame.before_each, *encoder.text(label.replace("\r", " "))]
         text = other.text.replace("\r\n", "\n").rstrip() + "\n"
         piece = keep_first(encoder, text, room - len(title))

@@ -28,11 +28,11 @@ from localdflash.server.api.generation import (
 )
 from localdflash.server.api.http_responses import bad
 from localdflash.server.api.schemas import AllowedChoice, ChatMessage, ChatRequest, NamedTool, TextPart, ToolCall
-from localdflash.text.answer_format import AnswerStart, FirstPart, start_answer, template_switches
+from localdflash.text.answer_format import AnswerStart, FirstPart, adapt_template_variables, start_answer
 from localdflash.text.chat_template import CalledTool, Role, TemplateMessage, encode_answer, encode_prompt, render
 from localdflash.text.grammar import Grammars
 from localdflash.text.stream import Repetition
-from localdflash.text.thoughts import ThoughtSplit, joined, split
+from localdflash.text.thoughts import ThoughtSplit, join_thoughts, split_thoughts
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.tool_calls import CallReader, Schemas, call_reader, syntax_of
 from localdflash.text.tool_grammar import call_constraint
@@ -76,13 +76,13 @@ class AnswerPrompt:
     @property
     def text(self) -> str:
         """Return the text of the prompt."""
-        return "".join(piece.text for piece in (*self.stretches, *self.start.prompt))
+        return "".join(piece.text for piece in (*self.stretches, *self.start.added))
 
     def encode(self, enough: float = math.inf) -> list[int]:
         """Return the token ids of the prompt; stop tokenizing after about `enough` ids."""
         tokenizer = self.loaded.tokenizer
         ids = encode_prompt(tokenizer, self.stretches, enough)
-        return ids + encode_answer(tokenizer, self.start.prompt, enough - len(ids))
+        return ids + encode_answer(tokenizer, self.start.added, enough - len(ids))
 
     def prepare(self, max_tokens: int, params: SamplingParams) -> GenerationRequest:
         """Tokenize the prompt, at most `COUNTED_CONTEXTS` contexts; return a generation with one choice."""
@@ -106,7 +106,7 @@ def render_chat(
         raise ModelError(f"{loaded.files.target}: the model has no chat template; use it for completions only")
     messages = _with_one_system(messages)
     history, begun = (messages[:-1], messages[-1].content) if continues_last else (messages, "")
-    variables = {**tokenizer.template_tokens(), **template_switches(template, variables)}
+    variables = {**tokenizer.template_tokens(), **adapt_template_variables(template, variables)}
     if syntax_of(tokenizer) == "words":
         history, tools = describe_in_words(history, tools), ()
     stretches = _render_messages(template, history, variables, tools)
@@ -182,7 +182,7 @@ async def prepare_chat(state: AppState, body: ChatRequest) -> tuple[GenerationRe
     tools = tools_of(body)
     generation = await asyncio.to_thread(_prepare, loaded, body, tools, state.grammars(loaded))
     begun = messages_of(body.messages)[-1].content if body.continue_final_message else ""
-    _, _, thinking = split(begun)
+    thinking = split_thoughts(begun)[2]
     return generation, lambda: AnswerParts(
         None if body.reasoning_format == "none" else ThoughtSplit(thinking=thinking, begun=bool(begun)),
         tools.reader(loaded.tokenizer),
@@ -227,7 +227,7 @@ def messages_of(given: Sequence[ChatMessage]) -> list[TemplateMessage]:
         content = text_of(message.content or None, f"{param}.content")
         thoughts = (message.reasoning_content or "") if is_answer else ""
         call_id = (message.tool_call_id or "") if role == "tool" else ""
-        messages.append(TemplateMessage(role, joined(thoughts, content), calls, call_id, names.get(call_id, "")))
+        messages.append(TemplateMessage(role, join_thoughts(thoughts, content), calls, call_id, names.get(call_id, "")))
     return messages
 
 

@@ -58,7 +58,7 @@ def _infill(loaded: LoadedPair, planner: InfillPlanner, body: InfillRequest, gra
     """Prepare an infill. A grammar replaces the plan's end condition; a grammar or `stop` disables token healing."""
     constraint = constraint_of(body, grammars)
     extra = [(" ".join(one.filename.split()) or "file", one.text) for one in body.input_extra or ()]
-    reads_files = bool(loaded.fim_format().files)  # else `extra` feeds prompt-lookup drafts, the last text first
+    reads_files = bool(loaded.fim_format().file_tokens)  # else `extra` feeds prompt-lookup drafts, the last text first
     plan = planner.plan(
         Gap("", "", body.input_prefix, body.prompt or "", body.input_suffix),
         [ContextPiece("open", *one, weight=i) for i, one in enumerate(extra)] if reads_files else (),

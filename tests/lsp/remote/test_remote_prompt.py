@@ -23,7 +23,7 @@ code = st.lists(st.sampled_from(SPELLED)).map("".join)
 
 def test_the_prompt_is_the_one_that_our_own_engine_computes() -> None:
     tokenizer = Tokenizer.load(EMBEDDED)
-    form = replace(detect(tokenizer), files=None)
+    form = replace(detect(tokenizer), file_tokens=None)
     markers = {one: tokenizer.special(one) for one in form.markers}
     for body in (BODY, {**BODY, "suffix": ""}, {**BODY, "prefix": "", "middle": ""}):
         gap, others = gap_of(body)
