@@ -3,16 +3,15 @@
 A slot is one token's entry in the cache. Row t is at slot start + t, which is its position. Masks:
 
 * "chain": a row attends to slots up to its own, as in the target and in causal layers of a drafter.
-* "block": a row attends to every slot up to that of row block - 1, as in bidirectional layers of a drafter.
+* "block": a row attends to every slot up to that of row `block` - 1, as in bidirectional layers of a drafter.
 
-With a window W, a row of a chain attends only to positions above start + t - W, a row of a block to those less than W
-away.
+A window W leaves row t of a "chain" the positions above start + t - W, of a "block" those less than W from its own.
 
-The context is cut into chunks at absolute positions, with one program per chunk and KV head, for all rows and query
-heads that share the KV head. So a row's sums have one order for any number of valid rows and launched programs, and a
-verified row has the bits of autoregressive decoding. Chunks grow with the position, because reading the partial results
-of many small chunks would take half of the time at 16k tokens on an H100. The cache holds only finite values (see
-`kv_cache`), so that a slot with weight zero adds nothing; slots past row 15 are never read.
+The context is cut into chunks at absolute positions, with one program per chunk and KV head, for all rows and the G
+query heads that share the KV head. So a row's sums have one order for any number of valid rows and launched programs,
+and a verified row has the bits of autoregressive decoding. Chunks grow with the position, because reading the partial
+results of many small chunks would take half of the time at 16k tokens on an H100. The cache holds only finite values
+(see `kv_cache`), so that a slot with weight zero adds nothing; slots after that of row 15 are never read.
 """
 
 from typing import Literal
@@ -28,7 +27,7 @@ from localdflash.kernels.cuda.launch import ASM, Kernel, every_launch, release, 
 
 Mask = Literal["chain", "block"]
 ROWS = 16
-CHUNK = 256  # slots of the first chunks; determines the order of summation
+CHUNK = 256  # slots of each of the first DOUBLED chunks; determines the order of summation
 DOUBLED, QUADRUPLED = 16, 24  # first chunks with 512 and with 1024 slots, at 4,096 and 8,192 tokens
 FIRST_DOUBLED, FIRST_QUADRUPLED = tl.constexpr(DOUBLED), tl.constexpr(QUADRUPLED)
 TILE = 64  # slots per loop iteration; divides CHUNK
@@ -69,10 +68,10 @@ def chunks_of(slots: int) -> int:
 
 
 class Scratch:
-    """Partial results of chunks, allocated once for the largest shape and context, and shared by all layers.
+    """Partial results of chunks, allocated once for the most query heads and chunks, and shared by all layers.
 
-    `partial`: weighted sums of values, float32 [HKV, chunks, 16 G, D]; `stats`: largest score and sum of weights,
-    float32 [HKV, chunks, 2, 16 G]; both flat. `counter` int32 [HKV] holds zero between launches.
+    `partial`: weighted sums of V, float32 [HKV, chunks, 16 G, D]; `stats`: largest score and sum of weights, float32
+    [HKV, chunks, 2, 16 G]; both flat. `counter` int32 [heads]: one per KV head, zero between launches.
     """
 
     def __init__(self, device: torch.device, heads: int, head_dim: int, chunks: int = BUCKETS[-1]) -> None:
@@ -83,13 +82,13 @@ class Scratch:
 
 @triton.jit
 def _first_slot(chunk, CHUNK: tl.constexpr):
-    """Return the first slot of a chunk, like `slots_of`."""
+    """Return the first slot of a chunk: `slots_of(chunk)`, on the device."""
     return CHUNK * (chunk + tl.maximum(chunk - FIRST_DOUBLED, 0) + 2 * tl.maximum(chunk - FIRST_QUADRUPLED, 0))
 
 
 @triton.jit
 def _chunk_at(slot, CHUNK: tl.constexpr):
-    """Return the chunk of a slot."""
+    """Return the chunk that contains a slot."""
     unit = slot // CHUNK
     FROM: tl.constexpr = 2 * FIRST_QUADRUPLED - FIRST_DOUBLED  # the unit at which chunk FIRST_QUADRUPLED begins
     wide = tl.maximum(tl.minimum(unit, FROM) - FIRST_DOUBLED, 0) // 2
@@ -108,7 +107,7 @@ def _exp2(x, ASM: tl.constexpr):
 
 @triton.jit
 def _halves(codes, ASM: tl.constexpr):
-    """Convert stored elements to float16. Declared impure, so that a tile is converted once, not by every warp."""
+    """Convert K or V as stored to float16. The assembly is declared impure: a tile is converted once, not per warp."""
     if codes.dtype == tl.int8 and ASM:
         x = tl.inline_asm_elementwise(HALVES_OF_INT8, "=&r,=&r,r", [codes], tl.float16, is_pure=False, pack=4)
     elif codes.dtype == tl.float8e4nv and ASM:
@@ -120,7 +119,7 @@ def _halves(codes, ASM: tl.constexpr):
 
 @triton.jit
 def _visible(node, t, MASK: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.constexpr):
-    """Return whether row t [M, 1] attends to slot start + node [1, TILE]."""
+    """Return whether row t [M, 1] attends to slot start + node [1, TILE], bool [M, TILE]."""
     if MASK == "chain":
         visible = node <= t
         if WINDOW:
@@ -149,7 +148,7 @@ def _merge(
     HQ: tl.constexpr, G: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr, CHUNKS: tl.constexpr,
     UNROLL: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """Merge `live` chunks of rows r [R] in index order and store the result, bit-identical for any constants."""
+    """Merge `live` chunks of rows r [R] in index order; store out and its sums, bit-identical for any R and UNROLL."""
     M: tl.constexpr = 16 * G
     d = tl.arange(0, D)
     row = tl.minimum(r, M - 1)

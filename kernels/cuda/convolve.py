@@ -2,9 +2,9 @@
 
     out[m] = sum over t of (base[side, t] + delta[m, side, t]) * x[m - t]        with zeros before the first row
 
-Deltas are a product of the sublayer's normed input, one number per group of channels. `convolve_in` completes the norm
-of its input, because it mixes rows; `convolve_out` ends like `residual`, with the inputs of the next norm. Source:
-inco.ai/blog/dflash2.
+The caller computes delta as a projection of the sublayer's normed input, one number per row, side, t and group of
+channels. `convolve_in` completes the norm of its input, because it mixes rows; `convolve_out` ends like `residual`,
+with the inputs of the next norm. Source: inco.ai/blog/dflash2.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Coefficients:
 @triton.jit
 def _coefficients(base, delta, m, n, H, groups, back: tl.constexpr, SIDE: tl.constexpr, KERNEL: tl.constexpr,
                   GROUP: tl.constexpr):  # fmt: skip
-    """Return the coefficients of the row `back` rows before m [16, 1], for columns n [1, BN], float32 [16, BN]."""
+    """Return the factors of row m - `back`, for rows m [16, 1] and columns n [1, BN], float32 [16, BN]."""
     at = SIDE * KERNEL + back
     inside = n < H
     delta = tl.load(delta + (m * 2 * KERNEL + at) * groups + n // GROUP, mask=inside, other=0.0)
@@ -60,7 +60,7 @@ def _convolve_in(a, squares, before, base, delta, out, sums, H, groups, width, s
 
 
 def convolve_in(a: Tensor, norm: Norm, coefficients: Coefficients, out: Tensor, sums_out: Tensor) -> None:
-    """Convolve a * the norm's factor into `out`, and write its sums over 32 columns to sums_out.
+    """Write the convolution of `a` times the norm's factor to `out`, and the sums of `out` over 32 columns to sums_out.
 
     a and out: float16 [16, padded_k of their consumer], zero past column H before and after. sums_out: float32
     [columns of out / 32, 16].
@@ -147,7 +147,7 @@ def convolve_out_reference(
 
 
 def _mixed(x: Tensor, coefficients: Coefficients, side: int) -> Tensor:
-    """Convolve rows x [16, H] by the coefficients of one side."""
+    """Return the convolution of rows x [16, H] with the coefficients of one side."""
     kernel = coefficients.base.shape[1]
     delta = coefficients.delta.unflatten(1, (2, kernel, -1))[:, side].repeat_interleave(coefficients.group, -1)
     factors = delta + coefficients.base[side]  # [16, kernel, H]

@@ -1,6 +1,6 @@
 """Embeddings of 16 token ids from a quantized table [V, H], and the first norm of the decoder.
 
-In planes a vocabulary entry is a column. A program computes a complete embedding, so that it can sum its squares.
+In planes, which are transposed, an embedding is a column. A program computes one embedding, to sum its squares.
 """
 
 import torch
@@ -18,7 +18,7 @@ GROUP = 32  # columns under one entry of `sums`
 
 @triton.jit
 def _value(code, ZERO: tl.constexpr, CODE: tl.constexpr):
-    """Return the values of codes (int32), float32. Small floats are converted through float16 bits and scaled."""
+    """Return the values of codes (int32), float32. Codes of e2m1 are converted through float16 bits and scaled."""
     if CODE == "e2m1":
         bits = ((code & 8) << 12) | ((code & 7) << 9)
         value = bits.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32) * 16384.0
@@ -34,13 +34,13 @@ def _half(word, i):
 
 
 @triton.jit
-def decode(base, high, scales, supers, minimums, N, column, block, field, r, live, R: tl.constexpr,
-            HIGH_BITS: tl.constexpr, SCALING: tl.constexpr, HAS_MIN: tl.constexpr, ZERO: tl.constexpr,
-            CODE: tl.constexpr, SUPER: tl.constexpr):  # fmt: skip
+def decode_weights(base, high, scales, supers, minimums, N, column, block, field, r, live, R: tl.constexpr,
+                   HIGH_BITS: tl.constexpr, SCALING: tl.constexpr, HAS_MIN: tl.constexpr, ZERO: tl.constexpr,
+                   CODE: tl.constexpr, SUPER: tl.constexpr):  # fmt: skip
     """Return weights block * 4R + field * R + r of a column, float32 in the indices' broadcast shape.
 
-    Each word and scale is loaded once for all weights that share it; blocks that are not live give arbitrary finite
-    numbers.
+    Each word and scale is loaded once for all weights that share it. Where the mask `live` is false, nothing is loaded,
+    and the result is an arbitrary finite number.
     """
     word = (block * R + r).to(tl.int64) * N + column
     code = (tl.load(base + word, mask=live, other=0).to(tl.int32) >> (4 * field)) & 15
@@ -76,7 +76,7 @@ def _embed(ids, base, high, scales, supers, minimums, gain, x, a, sums, squares,
            BLOCKS: tl.constexpr, TILES: tl.constexpr, R: tl.constexpr, HIGH_BITS: tl.constexpr,
            SCALING: tl.constexpr, HAS_MIN: tl.constexpr, ZERO: tl.constexpr, CODE: tl.constexpr,
            SUPER: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
-    """Grid (16,)."""
+    """Grid (16 rows,)."""
     m = tl.program_id(0)
     block = tl.arange(0, BLOCKS)[:, None, None]
     field = tl.arange(0, 4)[None, :, None]
@@ -87,8 +87,8 @@ def _embed(ids, base, high, scales, supers, minimums, gain, x, a, sums, squares,
     release(PDL)
     # Unused rows may contain any id, which must not read outside the table.
     column = tl.minimum(tl.maximum(tl.load(ids + m), 0), V - 1)
-    weight = decode(base, high, scales, supers, minimums, N, column, block, field, r, block * (4 * R) < H,
-                     R, HIGH_BITS, SCALING, HAS_MIN, ZERO, CODE, SUPER)  # fmt: skip
+    weight = decode_weights(base, high, scales, supers, minimums, N, column, block, field, r, block * (4 * R) < H,
+                            R, HIGH_BITS, SCALING, HAS_MIN, ZERO, CODE, SUPER)  # fmt: skip
     row = tl.where(k < H, weight * scale, 0.0)
     tl.store(x + m * H + k, row, mask=k < H)
     total = tl.sum(tl.reshape(row * row, [BLOCKS * 4 * R]), 0)
@@ -120,7 +120,7 @@ def embed(
 
     ids: int32 [16]; an id outside the table reads its first or last row. gain: [H]. x: float32 [16, H]. a: float16
     [16, K], K >= H, and sums: float32 [K / 32, 16], both zero from H on before and after. squares: float32 [P, 16].
-    The norm of `a` is complete: its consumer uses `squares` both as squares and as before.
+    The norm of `a` is complete: its consumer uses `squares` as both `Norm.squares` and `Norm.before`.
     """
     constants = plane_constants(table)
     del constants["ASM"]

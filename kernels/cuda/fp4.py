@@ -26,9 +26,9 @@ from localdflash.kernels.cuda.split_k import SplitPlan, SplitWorkspace, arrive, 
 
 ROWS = 16
 SPAN = 512  # weights along k of one tile
-BN = 64
+BN = 64  # columns (rows of W) of one tile
 PROGRAMS = 340  # two per multiprocessor of the largest chip, an RTX 5090
-TIES = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)  # midpoints between neighbours of e2m1; ties go to the even code
+TIES = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)  # midpoints between e2m1 numbers; ties go to the even code
 FORMAT = tl.constexpr("e2m1")  # of codes; the interpreter of triton 3.7 accepts no plain string
 SMALLEST = 2.0**-24  # of float16; minimum of a group's peak
 
@@ -79,7 +79,7 @@ class Fp4Rows:
 
 
 def fp4_matrix(planes: Planes) -> Fp4Matrix:
-    """Convert planes of e2m1 codes to the layout of this file, on their device; ModelError for other planes.
+    """Convert planes of e2m1 codes to an Fp4Matrix on their device; ModelError for other planes and unfit scales.
 
     Exact for MXFP4 (R = 32), and for NVFP4 (R = 16) without a second scale. With a second scale, planes hold the
     product of both scales rounded to float16, which is split again with an error of the same size.
@@ -182,7 +182,7 @@ def _quantize_rows(
 
 @triton.jit
 def _row_factor(a_ptr, K, SPAN: tl.constexpr):
-    """Return the smallest power of two that scales every scale of a row, peak / 6, to 448 or less."""
+    """Return the smallest power of two that divides every scale of a row, peak / 6, to 448 or less."""
     k = tl.arange(0, 4 * SPAN)
     peak = tl.full((4 * SPAN,), 5.9604645e-08, tl.float32)
     for start in tl.range(0, K, 4 * SPAN):
@@ -287,7 +287,7 @@ def _fp4_matmul(
 
 
 def plan(matrix: Fp4Matrix) -> SplitPlan:
-    """Return how to split the GEMM of a matrix, independent of the rows; a program has at least two spans."""
+    """Return how to split the GEMM of a matrix, for any activations; a program has two spans or more, if there are."""
     spans, columns, _ = matrix.codes.shape
     tiles = columns // BN
     return SplitPlan(tiles, BN, max(1, min(PROGRAMS // tiles, spans // 2)), STAGES=3, num_warps=2)

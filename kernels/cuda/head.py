@@ -1,7 +1,7 @@
 """LM head: the token of each of 16 rows by argmax over the logits, which are stored only on request.
 
-A program computes one tile of columns and writes its winners to the scratch; the last program to finish reduces them
-over all tiles, in a fixed order.
+A program computes one tile of columns and stores the best sort key of each row; the last program to finish reduces the
+keys over all tiles, in a fixed order.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ REDUCE = 128  # tiles that the last program reads at once
 
 
 class HeadScratch:
-    """Winners per tile, and the number of finished tiles (0 between launches); shared by all heads of a device."""
+    """Best sort key per tile and row, and a counter of finished tiles (0 at rest); shared by a pair's LM heads."""
 
     def __init__(self, device: torch.device, heads: Iterable[Planes]) -> None:
         tiles = max(head_plan(planes, device).tiles for planes in heads)
@@ -33,7 +33,7 @@ class HeadScratch:
 
 
 def head_plan(planes: Planes, device: torch.device) -> SplitPlan:
-    """Return a matmul plan without split K, because a head has enough tiles for a GPU."""
+    """Return a matmul plan without split-K, because an LM head has enough tiles for a GPU."""
     return replace(plan(planes.n, planes.padded_k, device), SPLIT_K=1)
 
 
@@ -64,7 +64,7 @@ def _head(a, sums, base, high, scales, supers, minimums, squares, before, out, l
     tl.debug_barrier()  # all threads store before one increments the counter
     ticket = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
     if ticket == tiles - 1:
-        # Elementwise first, so that the loads of successive rounds overlap.
+        # An elementwise maximum first, so that the loads of successive iterations overlap.
         lanes = tl.full((REDUCE, 16), -0x8000000000000000, tl.int64)
         for first in tl.range(0, tiles, REDUCE, loop_unroll_factor=4):
             i = first + tl.arange(0, REDUCE)[:, None]
@@ -79,7 +79,7 @@ def _head(a, sums, base, high, scales, supers, minimums, squares, before, out, l
 
 @triton.jit
 def _winners(part_keys, i, mask):
-    """Return the winning keys of tiles i [REDUCE, 1], read from L2, which has the other programs' stores."""
+    """Return the best keys of tiles i [REDUCE, 1], read from L2, where the other programs' stores are."""
     at = part_keys + i * 16 + tl.arange(0, 16)[None, :]
     return tl.load(at, mask=mask, other=-0x8000000000000000, cache_modifier=".cg")
 

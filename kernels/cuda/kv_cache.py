@@ -1,11 +1,11 @@
-"""KV cache: one slot per token, rounded to the element type.
+"""KV cache: one slot per token, with K and V rounded to the element type.
 
 float32 and float16 are stored directly. int8 and float8_e4m3fn have one float32 scale per (slot, head): the largest
 magnitude divided by the largest code, so that value = code * scale.
 
 All stored values are finite: NaN becomes zero, and values out of range are clipped. A step always writes 16 slots,
-including those of unused rows, which attention multiplies by zero, and zero times NaN would be NaN. A NaN in a used row
-is not lost, because the row's query contains NaN, too.
+those of unused rows too; attention multiplies these by zero, and zero times NaN would be NaN. A NaN in a used row still
+reaches the logits, because the row's query contains NaN, too.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from torch import Tensor
 from localdflash.base.errors import UsageError
 
 CODES = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}  # largest code of types with a scale
-SMALLEST = 1e-30  # minimum of the largest magnitude, for heads of zeros
+SMALLEST = 1e-30  # lower bound of the largest magnitude of a head, so that a head of zeros has a scale
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Cache:
 
 
 def check_type(dtype: torch.dtype, device: torch.device) -> None:
-    """Raise UsageError if kernels on the device do not support this type."""
+    """Raise UsageError for FP8 on a GPU without FP8 conversions."""
     if dtype != torch.float8_e4m3fn or device.type != "cuda":
         return
     if torch.cuda.get_device_capability(device) < (8, 9):
@@ -74,7 +74,7 @@ def check_type(dtype: torch.dtype, device: torch.device) -> None:
 
 
 def limit(dtype: torch.dtype) -> float:
-    """Return the largest magnitude before rounding: float16's for float16, else float32's."""
+    """Return the magnitude to which values are clipped before rounding: float16's for float16, else float32's."""
     return torch.finfo(torch.float16 if dtype == torch.float16 else torch.float32).max
 
 

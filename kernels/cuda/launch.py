@@ -27,7 +27,7 @@ MULTIPROCESSORS = 128  # assumed without a GPU
 ASM = not INTERPRETED  # constexpr switch: inline assembly or plain Triton
 
 _simplest: ContextVar[bool] = ContextVar("simplest", default=False)
-_withheld: ContextVar["list[KernelLaunch] | None"] = ContextVar("withheld", default=None)
+_collected: ContextVar["list[KernelLaunch] | None"] = ContextVar("collected", default=None)
 
 
 class Kernel:
@@ -43,7 +43,7 @@ class Kernel:
         return functools.partial(self._launch, grid)
 
     def _launch(self, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
-        launches = _withheld.get()
+        launches = _collected.get()
         if launches is None:
             self.function[grid](*arguments, **options)
         else:
@@ -86,7 +86,7 @@ def _unspecialized(function: Any) -> set[str]:
 
 
 def _kind(value: object, specialized: bool) -> object:
-    """Return the properties of an argument that affect the compiled code."""
+    """Return the properties of a run-time argument that affect the compiled code; `specialized`: its value may, too."""
     match value:
         case Tensor():
             return value.dtype, value.data_ptr() % 16 == 0
@@ -102,11 +102,11 @@ def _kind(value: object, specialized: bool) -> object:
 def collect_launches() -> Iterator[list[KernelLaunch]]:
     """Return a context in which this thread's launches are added to the list instead of running."""
     launches: list[KernelLaunch] = []
-    token = _withheld.set(launches)
+    token = _collected.set(launches)
     try:
         yield launches
     finally:
-        _withheld.reset(token)
+        _collected.reset(token)
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def has_pdl(device: torch.device) -> bool:
 
 @functools.cache
 def multiprocessors(device: torch.device) -> tuple[int, bool]:
-    """Return the number of multiprocessors, and whether each has well over 100 KB of shared memory."""
+    """Return the number of multiprocessors, and whether each has more than 150 KB of shared memory."""
     if device.type != "cuda":
         return MULTIPROCESSORS, False
     properties = torch.cuda.get_device_properties(device)
@@ -145,9 +145,9 @@ def every_launch(device: torch.device) -> dict[str, Any]:
 
 
 def launch_options(dependent: bool) -> dict[str, Any]:
-    """Return the constexpr switch `PDL` and the launch options.
+    """Return the constexpr switch `PDL` and the launch options, for PDL if `dependent`.
 
-    Multiplications and additions are fused whatever the default of the Triton version is, because texts depend on it.
+    Multiplications and additions are fused whatever the default of the Triton version is: fusion changes logits.
     """
     return {"PDL": dependent, "enable_fp_fusion": True} | ({"launch_pdl": True} if dependent else {})
 

@@ -21,7 +21,7 @@ PROGRAMS = 64
 
 @triton.jit
 def _longest_match(text, n, tokens, context, rank, best, MAX_MATCH: tl.constexpr, POSITIONS: tl.constexpr):
-    """Return max(best, match << 32 | (rank + position)) over this program's positions, int64 [POSITIONS]."""
+    """Return max(best, matched tokens << 32 | (rank + position)) over this program's positions, int64 [POSITIONS]."""
     for first in range(tl.program_id(0) * POSITIONS, n, tl.num_programs(0) * POSITIONS):
         position = first + tl.arange(0, POSITIONS)
         next_token = tl.load(text + position + 1, mask=position + 1 < n, other=-1)
@@ -42,7 +42,7 @@ def _longest_match(text, n, tokens, context, rank, best, MAX_MATCH: tl.constexpr
 def _lookup(tokens, state, draft, documents, length, scratch, min_match, limit, CONTEXT: tl.constexpr,
             LIVE: tl.constexpr, DRAFTED_BY: tl.constexpr, LOOKUP: tl.constexpr, MAX_MATCH: tl.constexpr,
             POSITIONS: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
-    """Grid (programs,). Position p is documents[p], from `length` on tokens[p - length]."""
+    """Grid (programs,). Position p is that of documents[p] below `length`, else that of tokens[p - length]."""
     wait(PDL)
     release(PDL)
     context = tl.load(state + CONTEXT)
@@ -84,7 +84,7 @@ def lookup(
     """Write up to `limit` tokens into draft[1:], LIVE and DRAFTED_BY, if at least `min_match` tokens match.
 
     tokens: int32 [capacity + 16], by position, up to the anchor tokens[CONTEXT]. state: int32 [8]. draft: int32 [16].
-    documents: int32 [any], of which length (int32 [1]) are filled, -1 between documents. scratch: int64 [2], zero.
+    documents: int32 [any], of which length (int32 [1]) are filled, -1 between documents. scratch: int64 [2], 0 at rest.
     """
     _lookup[(PROGRAMS,)](
         tokens, state, draft, documents, length, scratch, min_match, limit, CONTEXT=CONTEXT, LIVE=LIVE,
@@ -127,7 +127,7 @@ def lookup_reference(
 
 
 def _match_lengths(text: Tensor, committed: Tensor) -> Tensor:
-    """Return how many tokens up to each position of text equal the newest committed tokens."""
+    """Return how many tokens up to and including each position of text equal the newest committed tokens."""
     matched = torch.zeros(len(text), dtype=torch.int64, device=text.device)
     for back in range(min(MAX_MATCH, len(committed), len(text))):
         same = text[: len(text) - back] == committed[-1 - back]

@@ -2,7 +2,7 @@
 
 Each slot is one launch, because programs that wait for each other inside a launch would all have to be resident, which
 a graph does not guarantee. The program that finishes last knows the slot's token and copies that token's row of the
-table for the next slot. Source: arXiv 2607.05147.
+table to a[0], the input of the next slot. Source: arXiv 2607.05147.
 """
 
 import triton
@@ -65,7 +65,7 @@ def _markov_slot(a, sums, base, high, scales, supers, minimums, table, logits, i
                  stride, slot, REDUCE: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr, HIGH_BITS: tl.constexpr,
                  SCALING: tl.constexpr, ZERO: tl.constexpr, CODE: tl.constexpr, HAS_MIN: tl.constexpr,
                  BN: tl.constexpr, STAGES: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
-    """Grid (tiles,). ids may be None."""
+    """Grid (tiles of V,). ids may be None."""
     tile = tl.program_id(0)
     tiles = tl.num_programs(0)
     n = tile * BN + tl.arange(0, BN)
@@ -105,7 +105,7 @@ def markov_slot(
     scratch: HeadScratch,
     ids: Tensor | None = None,
 ) -> None:
-    """Write out[slot] = argmax over v of logits[slot, v] + a[0] . W[v], and copy its row of the table to a[0].
+    """Write out[slot] = argmax over v of logits[slot, v] + a[0] . W[v], and copy the token's row of the table to a[0].
 
     The lowest v wins a tie; a NaN logit gives -1. a, sums and table: see `markov_anchor`; K is planes.padded_k. planes:
     [n, rank]. logits: float32 [16, n]. out: int32 [16]. `ids` int32 [n], ascending, maps rows of a short draft

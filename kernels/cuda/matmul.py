@@ -29,15 +29,15 @@ def accumulate(
     HAS_MIN: tl.constexpr, BN: tl.constexpr, SPLIT_K: tl.constexpr, STAGES: tl.constexpr, ASM: tl.constexpr,
     TILES: tl.constexpr = 1,
 ):  # fmt: skip
-    """Return one program's part of a @ W^T: columns from `column` on, range `split` of SPLIT_K along k.
+    """Return one program's part of a @ W^T: BN columns from `column` on, part `split` of SPLIT_K of the sum over k.
 
     The result is a tuple with a float32 [16, BN] for each of TILES (1 or 2) tiles of 16 rows. Weights are unpacked once
     for both tiles. Each tile has its own sums, in the same order, so a row has the same bits in either tile. Multiply-
     adds are explicit (`tl.fma`), here and in epilogues, since a compiler would fuse others in another kernel.
 
     `a` is float16 [TILES, 16, K]; `sums` float32 [TILES, K / 32, 16] is read only with minimums. The planes' tensors
-    come from `pointers`; `expert` is the index of the matrix in a stack, else 0. K and N are padded. With scaling
-    "product" the result is only loaded; TILES is 1.
+    come from `pointers`; `expert` is the index of the matrix in a stack, else 0. K and N are padded. With SCALING
+    "product" the tile `first_tile` of the finished product is loaded; TILES is 1.
     """
     if SCALING == "product":
         m = 16 * first_tile(SCALING) + tl.arange(0, 16)
@@ -53,7 +53,7 @@ def accumulate(
 
 @triton.jit
 def first_tile(SCALING: tl.constexpr):
-    """Return the first tile of 16 rows of this program, whose grid is (tiles of columns, splits, `grid_rows`)."""
+    """Return this program's first tile of 16 rows, in a grid of (tiles of columns, SPLIT_K, `grid_rows`)."""
     return tl.program_id(2) if SCALING == "product" else 0
 
 
@@ -64,11 +64,11 @@ def _multiply(
     HAS_MIN: tl.constexpr, BN: tl.constexpr, SPLIT_K: tl.constexpr, STAGES: tl.constexpr, ASM: tl.constexpr,
     TILES: tl.constexpr,
 ):  # fmt: skip
-    """Compute `accumulate` for weights that are not "product"."""
+    """Compute the result of `accumulate` for any SCALING but "product"."""
     BLOCKS: tl.constexpr = 1 if SCALING != "byte4" else 32 // R
-    # High planes and second tiles take memory too; two programs must fit into 100 KB.
+    # High planes and second tiles take shared memory too; two programs must fit into 100 KB.
     DEPTH: tl.constexpr = STAGES - (HIGH_BITS != 0) - (TILES == 2 and HIGH_BITS != 2) if STAGES > 1 else 1
-    SUPER_BLOCKS: tl.constexpr = SUPER_WEIGHTS // (4 * R) if SCALING == "byte4" else 1  # a super is never split
+    SUPER_BLOCKS: tl.constexpr = SUPER_WEIGHTS // (4 * R) if SCALING == "byte4" else 1  # never split
     SCALE_WORDS: tl.constexpr = 2 if SCALING == "half4" else 1
     blocks = K // (4 * R)
     per_split = tl.cdiv(blocks // SUPER_BLOCKS, SPLIT_K) * SUPER_BLOCKS
@@ -125,7 +125,7 @@ def _product(
     a, words, high, scales, K, N, acc, acc2, R: tl.constexpr, HIGH_BITS: tl.constexpr, SCALING: tl.constexpr,
     ZERO: tl.constexpr, CODE: tl.constexpr, ASM: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """Add a block's product with each tile of rows to its sums: scaled for "half4", without super-scale for "byte4"."""
+    """Add a block's product with each tile to acc and acc2: scaled for "half4", without super-scale for "byte4"."""
     if SCALING == "byte4" and R == 32:
         w0, w1, w2, w3 = unpack_scaled(words, high, tl.load(scales), HIGH_BITS, ASM)
     else:
@@ -149,7 +149,7 @@ def _product(
 
 @triton.jit
 def _dot4(a, w0, w1, w2, w3, acc, R: tl.constexpr):
-    """Add the product of a block, whose four operand tiles start at `a`."""
+    """Add the products of a block's four operand tiles with four tiles of weights; the first operand is at `a`."""
     acc = tl.dot(tl.load(a), w0, acc)
     acc = tl.dot(tl.load(a + R), w1, acc)
     acc = tl.dot(tl.load(a + 2 * R), w2, acc)
@@ -158,7 +158,7 @@ def _dot4(a, w0, w1, w2, w3, acc, R: tl.constexpr):
 
 @triton.jit
 def _scaled_dot4(a, w0, w1, w2, w3, s0, s1, s2, s3, acc, R: tl.constexpr):
-    """Add four products, each times its scale [BN]: scaled weights would not be exact in float16."""
+    """Add these four products, each times its scale [BN]: scaled weights would not be exact in float16."""
     acc = tl.fma(tl.dot(tl.load(a), w0), s0[None, :], acc)
     acc = tl.fma(tl.dot(tl.load(a + R), w1), s1[None, :], acc)
     acc = tl.fma(tl.dot(tl.load(a + 2 * R), w2), s2[None, :], acc)
@@ -170,7 +170,7 @@ def minimums(
     sums_ptr, minimum_ptr, supers_ptr, K, N, first, last, SCALING: tl.constexpr, BN: tl.constexpr, ASM: tl.constexpr,
     TILES: tl.constexpr,
 ):  # fmt: skip
-    """Return activation sums times minimums for both tiles, float32 [16, BN] each; a step covers 16 blocks of k."""
+    """Return activation sums times minimums of blocks `first` to `last` - 1, float32 [16, BN] for each of two tiles."""
     m = tl.arange(0, 16)
     n = tl.arange(0, BN)
     acc = tl.zeros((16, BN), tl.float32)
@@ -198,7 +198,7 @@ def minimums(
 
 @triton.jit
 def _minimum_dots(sums, valid, p0, p1, p2, p3, r0, r1, r2, r3, acc, HAS_ERRORS: tl.constexpr):
-    """Add a tile's sums, four groups per block, times float16 numbers and their rounding errors."""
+    """Add a tile's sums / 32, four groups per block, times float16 minimums p and, with HAS_ERRORS, their errors r."""
     s0 = tl.load(sums, mask=valid[None, :], other=0.0)
     s1 = tl.load(sums + 16, mask=valid[None, :], other=0.0)
     s2 = tl.load(sums + 32, mask=valid[None, :], other=0.0)
@@ -253,7 +253,7 @@ def plane_constants(planes: Planes) -> dict[str, Any]:
 
 
 def grid_rows(a: Tensor, planes: Planes) -> tuple[int, int]:
-    """Return the programs along the rows of a [16, K] or [T, 16, K], and the tiles of 16 rows of each: TILES.
+    """Return the number of programs along the rows of a [16, K] or [T, 16, K], and the tiles of each program: TILES.
 
     A program unpacks weights once for all of its tiles, but a finished product needs no unpacking.
     """
@@ -298,20 +298,20 @@ def plan(n: int, k: int, device: torch.device, BN: int = 128) -> SplitPlan:
 def _best_plan(n: int, k: int, device: torch.device, BN: int) -> SplitPlan:
     """Return the division with the shortest estimated time."""
     processors, has_large_memory = launch.multiprocessors(device)
-    tiles, supers = triton.cdiv(n, BN), max(1, triton.cdiv(k, SUPER))  # a finished product has no weights
+    tiles, super_blocks = triton.cdiv(n, BN), max(1, triton.cdiv(k, SUPER))  # k is 0 for a finished product
 
     def time(split: int) -> int:
-        """Return the time in blocks read, plus 4 to fill the pipeline and 2 to store a partial result."""
+        """Return the time in blocks of 128 read, plus 4 to fill the pipeline and 2 to store a partial result."""
         rounds = triton.cdiv(tiles * split, (3 if has_large_memory else 2) * processors)
-        return rounds * (2 * triton.cdiv(supers, split) + 4 + (2 if split > 1 else 0))
+        return rounds * (2 * triton.cdiv(super_blocks, split) + 4 + (2 if split > 1 else 0))
 
-    splits = [split for split in range(1, max(1, min(16, supers // 2)) + 1) if _is_even(supers, split)]
+    splits = [split for split in range(1, max(1, min(16, super_blocks // 2)) + 1) if _is_even(super_blocks, split)]
     return SplitPlan(tiles, BN, min(splits, key=time))
 
 
-def _is_even(supers: int, split: int) -> bool:
+def _is_even(super_blocks: int, split: int) -> bool:
     """Return whether none of `split` programs is left without super-blocks if all parts are as large as the first."""
-    return (split - 1) * triton.cdiv(supers, split) < supers
+    return (split - 1) * triton.cdiv(super_blocks, split) < super_blocks
 
 
 def matmul(
@@ -335,12 +335,12 @@ def matmul(
 def matmul_reference(
     a: Tensor, sums: Tensor, planes: Planes, out: Tensor, workspace: SplitWorkspace, norm: Norm | None = None
 ) -> None:
-    """Compute the kernel's result from the dense weights, in float32; a may be float32."""
+    """Do what `matmul` does, in torch and float32; a may be float32."""
     out.copy_(product_reference(a, planes) * norm_factor_reference(norm))
 
 
 def product_reference(a: Tensor, planes: Planes) -> Tensor:
-    """Return float32 a @ W^T of [16, K] or [T, 16, K], tile by tile: torch may sum larger batches in another order."""
+    """Return float32 a @ W^T for a [16, K] or [T, 16, K], by tiles: torch may sum larger batches in another order."""
     if planes.scaling == "product":
         return planes.base[: a[..., 0].numel(), : planes.n].view(*a.shape[:-1], planes.n)
     if a.ndim == 3:

@@ -1,6 +1,6 @@
-"""The MLP of a mixture of experts for 16 rows (tokens): an expert that several rows chose is read once.
+"""The MLP of a mixture of experts for 16 rows (tokens): an expert that several rows chose is read from memory once.
 
-`route` chooses the likeliest experts of every live row and lists the active experts, on the device.
+`route` chooses the likeliest experts of the live rows and lists the active (chosen) experts, on the device.
 `experts_gate_up` and `experts_down` run the active experts over all 16 rows, and `combine` adds a row's results to the
 residual stream, best expert first. A row's bits depend neither on the other rows nor on their experts: the tiles are
 the same for every list, and K is never split, since the experts of one row already fill a GPU with tiles.
@@ -33,7 +33,7 @@ EXPERT_LAUNCH = {"BN": EXPERT_TILE, "STAGES": 4, "num_warps": 4}
 
 
 class Routing:
-    """Output buffers of `route` for a router of `experts`, of which each row uses `chosen`."""
+    """Output buffers of `route`, which chooses `chosen` of `experts` experts for each row."""
 
     def __init__(self, experts: int, chosen: int, device: torch.device) -> None:
         max_active = min(experts, ROWS * chosen)
@@ -54,7 +54,7 @@ class Routing:
 
 
 def router_plan(experts: int, width: int) -> SplitPlan:
-    """Return the workspace plan of `route` for inputs [16, width], width a multiple of 128."""
+    """Return what `route` needs of a workspace, for inputs [16, width], width a multiple of 128."""
     splits = min(8, width // ROUTER_BLOCK)
     return SplitPlan(1, ROUTER_TILE, triton.cdiv(experts, ROUTER_TILE) * splits)
 
@@ -119,10 +119,10 @@ def _route(a_ptr, router_ptr, squares_ptr, before_ptr, live_ptr, experts_ptr, we
 def route(
     a: Tensor, router: Tensor, norm: Norm, live: Tensor, routing: Routing, workspace: SplitWorkspace, normalise: bool
 ) -> None:
-    """Fill `routing` with the experts of the first live[0] rows: softmax of (a @ router^T) * factor, the best of each.
+    """Fill `routing` with the best experts of the first live[0] rows by softmax((a @ router^T) * the norm's factor).
 
     Of equal logits the lower id comes first; with `normalise` a row's weights sum to one. a float16 [16, width];
-    router float32 or float16 [experts, H]; live int32 [1]; the workspace was made with `router_plan`.
+    router float32 or float16 [experts, H]; live int32 [1]; the workspace was made for `router_plan`.
     """
     experts, hidden = router.shape
     programs = router_plan(experts, a.shape[1]).SPLIT_K
@@ -144,7 +144,7 @@ def route_reference(
     workspace: SplitWorkspace | None,
     normalise: bool,
 ) -> None:
-    """Compute the kernel's result in plain torch, in float32; a may be float32."""
+    """Do what `route` does, in torch and float32; a may be float32."""
     logits = a[:, : router.shape[1]].float() @ router.float().T * norm_factor_reference(norm)
     experts = logits.sort(dim=-1, descending=True, stable=True).indices[:, : routing.chosen]
     weights = logits.softmax(-1).gather(1, experts)
@@ -165,7 +165,7 @@ def _gate_up(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum
              SCALE: tl.constexpr, R: tl.constexpr, HIGH_BITS: tl.constexpr, SCALING: tl.constexpr, ZERO: tl.constexpr,
              CODE: tl.constexpr, HAS_MIN: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr, ASM: tl.constexpr,
              PDL: tl.constexpr):  # fmt: skip
-    """Grid (tiles, slots)."""
+    """Grid (tiles of columns, slots)."""
     tile, slot = tl.program_id(0), tl.program_id(1)
     wait(PDL)
     if slot < tl.load(count_ptr):
@@ -188,7 +188,7 @@ def _gate_up(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum
 def experts_gate_up(
     a: Tensor, sums: Tensor, planes: Planes, norm: Norm, routing: Routing, out: Tensor, sums_out: Tensor
 ) -> None:
-    """Compute out[slot] = silu(g) * u / 16 of all rows, with g, u = (a @ W^T) * factor of the slot's active expert.
+    """Set out[slot] = silu(g) * u / 16 for all rows; g, u = (a @ W^T) * norm's factor, W of the slot's active expert.
 
     a float16 [16, padded_k] with its sums [padded_k / 32, 16]; planes a stack of [2 F, k] whose gate and up rows
     alternate; out float16 [slots, 16, padded_k of its consumer], whose columns past F stay zero; sums_out float32
@@ -205,7 +205,7 @@ def experts_gate_up(
 def experts_gate_up_reference(
     a: Tensor, sums: Tensor, planes: Planes, norm: Norm, routing: Routing, out: Tensor, sums_out: Tensor
 ) -> None:
-    """Compute the kernel's result in plain torch, in float32; a and out may be float32."""
+    """Do what `experts_gate_up` does, in torch and float32; a and out may be float32."""
     for slot, matrix in _active_matrices(planes, routing):
         product = a[:, : planes.k].float() @ matrix.T * norm_factor_reference(norm)
         gate, up = product.unflatten(1, (-1, 2)).unbind(-1)
@@ -219,7 +219,7 @@ def _down(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_pt
           out_ptr, K, N, H, CHOSEN: tl.constexpr, RANKS: tl.constexpr, R: tl.constexpr, HIGH_BITS: tl.constexpr,
           SCALING: tl.constexpr, ZERO: tl.constexpr, CODE: tl.constexpr, HAS_MIN: tl.constexpr, BN: tl.constexpr,
           STAGES: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
-    """Grid (tiles, slots)."""
+    """Grid (tiles of columns, slots)."""
     tile, slot = tl.program_id(0), tl.program_id(1)
     wait(PDL)
     if slot < tl.load(count_ptr):
@@ -237,7 +237,7 @@ def _down(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_pt
 
 
 def experts_down(a: Tensor, sums: Tensor, planes: Planes, routing: Routing, out: Tensor) -> None:
-    """Compute out[m, j] = a[slot, m] @ W^T for every live row m and its j-th expert, active in that slot.
+    """Set out[m, j] = a[slot, m] @ W^T for every live row m and its j-th expert, which is active in that slot.
 
     a float16 [slots, 16, padded_k] and its sums [slots, padded_k / 32, 16], from `experts_gate_up`; planes a stack of
     [H, F]; out float32 [16, chosen, H].
@@ -250,7 +250,7 @@ def experts_down(a: Tensor, sums: Tensor, planes: Planes, routing: Routing, out:
 
 
 def experts_down_reference(a: Tensor, sums: Tensor, planes: Planes, routing: Routing, out: Tensor) -> None:
-    """Compute the kernel's result in plain torch, in float32; a may be float32."""
+    """Do what `experts_down` does, in torch and float32; a may be float32."""
     for slot, matrix in _active_matrices(planes, routing):
         rows, ranks = (routing.experts == routing.active[slot]).nonzero(as_tuple=True)
         out[rows, ranks] = a[slot, rows, : planes.k].float() @ matrix.T
@@ -261,7 +261,7 @@ def _options(planes: Planes, device: torch.device) -> dict[str, Any]:
 
 
 def _active_matrices(planes: Planes, routing: Routing) -> list[tuple[int, Tensor]]:
-    """Return the active slots with their experts' dense matrices [n, k]."""
+    """Return every slot in use with its expert's dense matrix [n, k]."""
     matrices = planes.dense.view(planes.experts, planes.n, planes.k)
     return [(slot, matrices[int(routing.active[slot])]) for slot in range(int(routing.count))]
 
@@ -271,7 +271,7 @@ def _active_matrices(planes: Planes, routing: Routing) -> list[tuple[int, Tensor
 def _combine(y_ptr, weights_ptr, x_ptr, gain_ptr, before_ptr, out_ptr, sums_ptr, squares_ptr, ring_ptr, start_ptr, H,
              eps, width, ring_rows, ring_width, column, CHOSEN: tl.constexpr, P: tl.constexpr, TAP: tl.constexpr,
              TAP_SCALE: tl.constexpr, BN: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
-    """Grid (tiles of x, 16)."""
+    """Grid (tiles of columns, 16 rows)."""
     tile, row = tl.program_id(0), tl.program_id(1)
     n = tile * BN + tl.arange(0, BN)
     gain = tl.load(gain_ptr + n, mask=n < H, other=0.0)
@@ -331,7 +331,7 @@ def combine_reference(
     squares_out: Tensor,
     tap: Tap | None = None,
 ) -> None:
-    """Compute the kernel's result in plain torch, in float32; a_out and the ring may be float32."""
+    """Do what `combine` does, in torch and float32; a_out and the ring may be float32."""
     hidden = x.shape[1]
     x += (routing.weights.unsqueeze(-1) * y).sum(1)
     a_out[:, :hidden] = (

@@ -1,7 +1,7 @@
 """Gumbel noise that is a function of seed, position and token alone, without a generator's state.
 
-The noise is -log(w) of an exponential waiting time w = -log(1 - u), with u uniform from a 32-bit hash. Short times win
-a draw, so for small u the logarithm is computed as a series, which keeps all bits of u.
+The noise is -log(w), with w = -log(1 - u) exponentially distributed and u uniform from a 32-bit hash. The largest noise
+has the smallest w, so for small u the logarithm is computed as a series, which keeps all bits of u.
 """
 
 import torch
@@ -14,7 +14,7 @@ MASK = 0xFFFFFFFF
 
 @triton.jit
 def _scramble(x):
-    """Return the hash of x by the finalizer of MurmurHash3, a bijection of uint32."""
+    """Return the hash of x (uint32) by the finalizer of MurmurHash3, a bijection."""
     x = (x ^ (x >> 16)) * 0x85EBCA6B
     x = (x ^ (x >> 13)) * 0xC2B2AE35
     return x ^ (x >> 16)

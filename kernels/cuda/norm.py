@@ -1,8 +1,8 @@
 """RMSNorm fused into other kernels: producers store partial sums of squares, consumers scale their accumulator.
 
-A producer stores `a = x * gain * r` in float16, and `squares`, the sums of x^2 over tiles of 128. The factor r =
-rstd(before) of an earlier norm keeps a in range. The consumer's product is linear in a, so multiplying its rows by
-rstd(squares) / rstd(before) gives the product with the normed x.
+A producer stores `a = x * gain * r` in float16, and `squares`, the sums of x^2 over tiles of 128 columns. The factor
+r = rstd(before), of the previous norm's squares, keeps a in range. The consumer's product is linear in a, so
+multiplying its rows by rstd(squares) / rstd(before) gives the product with the normed x.
 """
 
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ COMPILED = tl.constexpr(ASM)
 
 @dataclass(frozen=True)
 class Norm:
-    """Inputs of a consumer that finishes the norm of its input, a row of `size` values."""
+    """Data with which a consumer finishes the norm of its input, whose rows have `size` values."""
 
     squares: Tensor  # float32 [parts, 16], or [T, parts, 16] of T tiles of rows
-    before: Tensor  # like `squares`: those of the earlier norm whose rstd is already in the input
+    before: Tensor  # like `squares`: those of the previous norm, whose rstd is already a factor of the input
     size: int
     eps: float
 
@@ -35,7 +35,7 @@ class Norm:
 
 @triton.jit
 def square(x):
-    """Return the square of x, rounded, so that no compiler fuses it with an addition."""
+    """Return the rounded square of x; the compiler cannot fuse it with an addition."""
     if COMPILED:
         y = tl.inline_asm_elementwise("mul.rn.f32 $0, $1, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
     else:
@@ -45,7 +45,7 @@ def square(x):
 
 @triton.jit
 def rstd(squares_ptr, P: tl.constexpr, H, eps, BM: tl.constexpr = 16, BACK: tl.constexpr = 0):
-    """Return 1 / sqrt(mean of squares + eps), float32 [BM]; entry m is of row max(m - BACK, 0)."""
+    """Return 1 / sqrt(sum over P parts / H + eps), float32 [BM]; entry m is that of row max(m - BACK, 0)."""
     p = tl.arange(0, triton.next_power_of_2(P))
     m = tl.arange(0, BM)
     if BACK:
@@ -56,7 +56,7 @@ def rstd(squares_ptr, P: tl.constexpr, H, eps, BM: tl.constexpr = 16, BACK: tl.c
 
 @triton.jit
 def norm_factor(squares_ptr, before_ptr, P: tl.constexpr, H, eps, BACK: tl.constexpr = 0):
-    """Return the factors of a consumer's accumulator rows, float32 [16]; P = 0: no norm; BACK: see `rstd`."""
+    """Return the factors of a consumer's accumulator rows, float32 [16]; ones if P is 0; BACK: see `rstd`."""
     if P == 0:
         return tl.full((16,), 1.0, tl.float32)
     else:  # noqa: RET505 (a branch not taken must not be compiled)
@@ -85,7 +85,7 @@ def rstds(squares_ptr, P: tl.constexpr, H, eps, TILES: tl.constexpr):
 
 
 def rstd_reference(squares: Tensor, size: int, eps: float) -> Tensor:
-    """Return 1 / sqrt(mean of squares + eps) of squares [..., parts, 16], float32 [..., 16]."""
+    """Return 1 / sqrt(sum of squares / size + eps) for squares [..., parts, 16], float32 [..., 16]."""
     return torch.rsqrt(squares.sum(-2) / size + eps)
 
 

@@ -1,7 +1,7 @@
-"""The repetition penalty, in place: tokens of the newest text become less likely, each once per row.
+"""The repetition penalty, in place: the tokens in a window of the newest text become less likely, each once per row.
 
-Row m follows tokens[0..start] and draft[1..m]; the window is the newest part of this text. Positive logits are divided
-by the penalty, others multiplied by it.
+Row m follows tokens[0..start] and draft[1..m]; the window is the end of this text. Positive logits are divided by the
+penalty, others multiplied by it.
 """
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
 
-CHUNK = 1024  # tokens of the window per step
+CHUNK = 1024  # tokens of the window that a program reads at once
 
 
 @triton.jit
@@ -53,25 +53,25 @@ def _penalise(logits, floats, ints, tokens, draft, start, seen, V, words, CHUNK:
 
 
 def penalise(
-    logits: Tensor, params: Tensor, ints: Tensor, tokens: Tensor, draft: Tensor, start: Tensor, seen: Tensor
+    logits: Tensor, floats: Tensor, ints: Tensor, tokens: Tensor, draft: Tensor, start: Tensor, seen: Tensor
 ) -> None:
-    """Apply the penalty params[3] for a window of ints[3] tokens to logits, float32 [16, V].
+    """Apply the penalty floats[3] for a window of ints[3] tokens to logits, float32 [16, V].
 
     tokens: int32 [capacity + 16], by position. draft: int32 [16]. start: int32 [1], the anchor's position.
     seen: int32 [16, cdiv(V, 32)], one bit per token, zero before and after.
     """
     rows, vocab = logits.shape
     _penalise[(rows,)](
-        logits, params, ints, tokens, draft, start, seen, vocab, seen.shape[1], CHUNK=CHUNK,
+        logits, floats, ints, tokens, draft, start, seen, vocab, seen.shape[1], CHUNK=CHUNK,
         **every_launch(logits.device),
     )  # fmt: skip
 
 
 def penalise_reference(
-    logits: Tensor, params: Tensor, ints: Tensor, tokens: Tensor, draft: Tensor, start: Tensor, seen: Tensor
+    logits: Tensor, floats: Tensor, ints: Tensor, tokens: Tensor, draft: Tensor, start: Tensor, seen: Tensor
 ) -> None:
     """Do what `penalise` does, in torch."""
-    penalty, window, context = params[3], int(ints[3]), int(start)
+    penalty, window, context = floats[3], int(ints[3]), int(start)
     if penalty == 1.0 or window == 0:
         return
     for m, row in enumerate(logits):

@@ -12,7 +12,7 @@ in place into four operand tiles, each contiguous in k. With groups of R weights
     "block"  float32 [k / 4R, n]; a group is one block of 128
     "half4"  int32 [k / 4R, 2, n]: the four float16 scales of a block; word j holds groups 2j (low half) and 2j + 1
     "byte4"  int32 [k / 4R, n]: the four 8-bit sub-scales of a block, lowest byte first, unsigned for R = 32 (Q4_K and
-             Q5_K), signed for R = 16 (Q6_K); times the low half of `supers`, int32 [k / 256, n]
+             Q5_K), signed for R = 16 (Q6_K); times the low half of `supers` (super-scales), int32 [k / 256, n]
 * minimum, with `scaling`: for "byte4" an int32 [k / 4R, n] of unsigned bytes, times the high half of `supers`; for
   "half4" laid out as the scales; "block" has none; None if there is none.
 
@@ -34,13 +34,13 @@ from torch import Tensor
 Scaling = Literal["block", "half4", "byte4", "product"]
 Code = Literal["int", "e2m1"]
 COLUMNS = 128  # n is a multiple of this
-SUPER = 256  # weights per pair of super-scales
+SUPER = 256  # weights of a super-block, which share an entry of `supers`
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
 
 @dataclass(frozen=True)
 class Planes:
-    """Quantized weights [n, k] of a linear layer y = W x; see the module. `n` and `k` are without padding."""
+    """Quantized weights [n, k] of a linear layer y = W x; see the module docstring. `n` and `k` exclude padding."""
 
     n: int
     k: int
@@ -101,21 +101,21 @@ def unpack_fields(words: Tensor, block_words: int, bits: int) -> Tensor:
 
 
 def pack_bytes(groups: Tensor) -> Tensor:
-    """Pack bytes [G, N] (uint8 or int8) of four groups per block into int32 [G / 4, N], lowest byte first."""
+    """Pack bytes [groups, N] (uint8 or int8), four groups per block, into int32 [groups / 4, N], lowest byte first."""
     fields = groups.to(torch.int32).bitwise_and(255).view(-1, 4, groups.shape[1])
     low = fields[:, 0] | (fields[:, 1] << 8) | (fields[:, 2] << 16)
     return low | (fields[:, 3] << 24)
 
 
 def unpack_bytes(words: Tensor, signed: bool) -> Tensor:
-    """Return the inverse of `pack_bytes`: int32 [G, N]."""
+    """Return the inverse of `pack_bytes`: int32 [groups, N]."""
     shifts = torch.arange(0, 32, 8, dtype=torch.int32, device=words.device).view(1, 4, 1)
     bytes_ = ((words.unsqueeze(1) >> shifts) & 255).reshape(-1, words.shape[1])
     return torch.where(bytes_ > 127, bytes_ - 256, bytes_) if signed else bytes_
 
 
 def pack_halves(low: Tensor, high: Tensor) -> Tensor:
-    """Pack two float16 tensors into the halves of an int32."""
+    """Pack two tensors, rounded to float16, into the low and high halves of an int32."""
     pair = torch.stack((low.to(torch.float16), high.to(torch.float16)), -1).contiguous()
     return pair.view(torch.int32).squeeze(-1)
 

@@ -1,6 +1,6 @@
 """Causal attention of a block of prompt tokens over the KV cache of one sequence: flash attention.
 
-A program computes some tokens with all query heads of one KV head, so that it reads K and V once for all of
+A program computes a group of tokens with the G query heads of one KV head, so that it reads K and V once for all of
 them. Unlike in `attention`, the context is not split: a block has enough programs.
 """
 
@@ -16,8 +16,8 @@ from localdflash.kernels.cuda.attention import LOG2_E, PART, TILE, attend
 from localdflash.kernels.cuda.kv_cache import Cache, decode
 from localdflash.kernels.cuda.launch import ASM, Kernel, every_launch, release, wait
 
-ROWS, ROWS_OF_SHORT_BLOCKS = 128, 64  # of a program, tokens times query heads
-LONG = 512  # tokens of a block that has enough programs of 128 rows for a GPU
+ROWS, ROWS_OF_SHORT_BLOCKS = 128, 64  # of a program: pairs of a token and a query head
+LONG = 512  # tokens of a block that gives enough programs of ROWS rows for a GPU
 PIECE = 512  # slots that the reference decodes at once
 
 
@@ -40,8 +40,8 @@ def prompt_attention_kernel(
     block = tl.load(start_ptr)
     start = block + first_token
     end = tl.minimum(start + M // G, block + tokens)
-    place = (token * HQ + head * G + r % G)[:, None] * D + tl.arange(0, D)[None, :]
-    q = tl.load(q_ptr + place, mask=is_row[:, None], other=0.0)
+    at = (token * HQ + head * G + r % G)[:, None] * D + tl.arange(0, D)[None, :]
+    q = tl.load(q_ptr + at, mask=is_row[:, None], other=0.0)
     _, total, low, high = attend(q, t, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, head, 0, end, start, end, scale,
                                  HKV, D, M, TILE, STAGES, "chain", 16, 0, SCALED, ASM)  # fmt: skip
     release(PDL)
@@ -81,8 +81,8 @@ def prompt_attention_reference(q: Tensor, cache: Cache, start: Tensor, out: Tens
 
 
 def _floats(codes: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return cached keys or values in a float type, without a copy if they have it."""
+    """Return K or V of the cache in `dtype`, without a copy if it is stored so."""
     if scale is None:
         return codes.to(dtype)
-    pieces = zip(codes.split(PIECE), scale.split(PIECE), strict=True)  # float32 takes twice the memory
+    pieces = zip(codes.split(PIECE), scale.split(PIECE), strict=True)  # float32 takes twice the memory of `dtype`
     return torch.cat([decode(*piece).to(dtype) for piece in pieces])

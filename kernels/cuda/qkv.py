@@ -1,11 +1,11 @@
 """Query, key and value heads of 16 rows: GEMM, norm per head, RoPE and the write into the cache, in one launch.
 
-One tile is one head. Row m has position start + m; its key and value are computed in float32 and rounded once, when
-they are stored into the cache slot of that position.
+One tile of columns is one head. Row m has position start + m; its key and value are computed in float32 and rounded
+once, when they are stored into the cache slot of that position.
 
-A call may compute only some heads of a layer: in many files V has another quantization, and thus its own planes. Or it
-computes K and V of many layers: a DFlash drafter projects its context for all layers at once into a stacked cache, with
-planes that stack [k heads, v heads] of each layer.
+A call may compute only some heads of a layer: in many files V has another quantization, and thus its own planes. Or a
+call computes K and V of many layers: a DFlash drafter projects its context for all layers at once into a stacked cache,
+with planes that stack [k heads, v heads] of each layer.
 """
 
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class HeadRange:
         return self.q_heads + 2 * self.kv_heads
 
     def slices(self, layer: int, begin: int, end: int) -> tuple[slice, slice]:
-        """Return the heads `begin` .. `end - 1` of a layer in this range, as slices of the range and of these heads."""
+        """Return the heads `begin` .. `end - 1` of a layer in this range: a slice of the range, and of these heads."""
         base = layer * self.heads + begin
         low = min(max(self.first, base), base + end - begin)
         high = max(min(self.first + self.count, base + end - begin), low)
@@ -72,15 +72,15 @@ def to_code(x, dtype: tl.constexpr):
     """
     if dtype == tl.int8:
         return ((x + 12582912.0) - 12582912.0).to(tl.int8)
-    power = (x.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)  # the power of two below |x|
-    pivot = tl.maximum(power, 0.015625) * 1572864.0  # steps are 1/8 of it, and 2**-9 below 2**-6
+    power = (x.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)  # the power of two up to |x|
+    pivot = tl.maximum(power, 0.015625) * 1572864.0  # e4m3 steps are power / 8, and 2**-9 below 2**-6
     return ((x + pivot) - pivot).to(dtype)
 
 
 @triton.jit
 def store_cache(x, y, codes_ptr, scale_ptr, row, D: tl.constexpr, LIMIT: tl.constexpr, LARGEST: tl.constexpr,
                 SMALLEST: tl.constexpr):  # fmt: skip
-    """Store halves x, y float32 [16, D / 2] of a head in rows `row` int64 [16] of codes [.., D] and of scales [..].
+    """Store the halves x, y float32 [16, D / 2] of a head in rows `row` int64 [16] of codes [.., D] and scales [..].
 
     LIMIT is the largest finite value, LARGEST the largest code; LARGEST = 0 for types without a scale.
     """
@@ -178,7 +178,7 @@ def qkv(
     a float16 [16, padded_k] with its sums [padded_k / 32, 16]; norm None if a is normed already; q_gain float32 [D]
     and k_gain [D], or [layers, D] for a stack, are the gains of the per-head norm with epsilon `eps`, None if the
     model has none; start int32 [1], in device memory; q_out float16 [16, q_heads, D], None for a stack; bias
-    float32 [count * D]. Tables and cache reach 16 past the largest start.
+    float32 [count * D]. `rope` and cache hold the positions of all rows. ModelError for an unsupported head dimension.
 
     Two tiles of rows may be computed together, with the bits of separate calls, and any number of a finished product.
     Tile t starts at start + 16 t; a, sums, norm and q_out are then [T, ...].
@@ -226,7 +226,7 @@ def qkv_reference(
     bias: Tensor | None = None,
     eps: float = 1e-6,
 ) -> None:
-    """Compute the kernel's result in plain torch, in float32; a, q_out and cache may be float32."""
+    """Do what `qkv` does, in torch and float32; a, q_out and cache may be float32."""
     product = product_reference(a, planes) * norm_factor_reference(norm)
     if bias is not None:
         product = product + bias

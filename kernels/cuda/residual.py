@@ -1,10 +1,10 @@
 """The residual stream: x += a @ W^T with the inputs of the next norm and the drafter's taps, in one launch.
 
-A tile is 128 columns, written by one program only, the last to arrive at it; a row tile is 16 rows. Sums of activations
+A tile is 128 columns, written by one program only, the last to arrive at it. A row tile is 16 rows. Sums of activations
 over 32 columns are for weights with minimums (zero points), whose product subtracts minimum * sum. Taps (hidden-state
 features of the drafter) are stored as x / 16 in float16: residual streams of some models exceed its range, and a power
-of two is exact. The drafter's first matrix is multiplied by 16 when it is loaded. `gather_taps` reads the taps of the
-next 16 tokens for the drafter.
+of two is exact. The drafter's first matrix is multiplied by 16 when it is loaded. `gather_taps` collects the taps of
+16 tokens as that matrix's input.
 """
 
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class Tap:
 
 @triton.jit
 def store_sums(a, sums_ptr, group, groups, BN: tl.constexpr):
-    """Store the sums of `a`, float32 [16, BN], over groups of 32 columns in sums [groups, 16], from row `group` on."""
+    """Store the sums of `a`, float32 [16, BN], over 32 columns each in sums [groups, 16], from row `group` on."""
     g = group + tl.arange(0, BN // 32)
     totals = tl.sum(tl.reshape(a, (16, BN // 32, 32)), 2)  # [16, BN / 32]
     tl.store(sums_ptr + g[None, :] * 16 + tl.arange(0, 16)[:, None], totals, mask=g[None, :] < groups)
@@ -56,7 +56,7 @@ def store_sums(a, sums_ptr, group, groups, BN: tl.constexpr):
 def store_norm_inputs(x, tile, gain, factor, out_ptr, sums_ptr, squares_ptr, H, width, BN: tl.constexpr):
     """Store the next norm's inputs for a tile of the residual stream, float32 [16, BN]; see `residual`.
 
-    gain float32 [BN] of its columns, factor float32 [16] of its rows.
+    gain float32 [BN] belongs to the tile's columns, factor float32 [16] to its rows.
     """
     m = tl.arange(0, 16)
     n = tile * BN + tl.arange(0, BN)
@@ -127,7 +127,7 @@ def residual(
 ) -> None:
     """Set x to a @ W^T + bias, plus x with `add`, and a_out to x * gain * rstd(previous_norm.squares).
 
-    The rstd of the previous norm, if there is one, keeps a_out in float16's range; the consumer divides by it.
+    That rstd keeps a_out in float16's range; the consumer divides by it. Without a previous norm it is 1.
 
     a float16 [16, padded_k] with its sums [padded_k / 32, 16]; x float32 [16, H]; gain and bias float32 [H]; a_out
     float16 [16, padded_k of its consumer] and sums_out float32 [a_out columns / 32, 16], sums of the rounded a_out.
@@ -168,7 +168,7 @@ def residual_reference(
     tap: Tap | None = None,
     bias: Tensor | None = None,
 ) -> None:
-    """Compute the kernel's result in plain torch, in float32; a, a_out and the ring may be float32."""
+    """Do what `residual` does, in torch and float32; a, a_out and the ring may be float32."""
     hidden = x.shape[-1]
     product = product_reference(a, planes)
     if bias is not None:

@@ -10,7 +10,7 @@ that row's token. If the next row is this token, go there; else stop with this t
 next anchor, and is not yet in the KV cache. The accepted tokens and the bonus are written to `tokens` after the anchor;
 CONTEXT becomes the bonus's position.
 
-A record of the step is written to row STEP % slots of a ring buffer, int32 [slots, 24]: step, drafted, drafted_by,
+A record of the step is written to row STEP % steps of a ring buffer, int32 [steps, 24]: step, drafted, drafted_by,
 accepted, status, count, then the `count` committed ids, then -1. If the row where the walk stops has no choice (-1:
 invalid logits), STATUS is set. While STATUS is set nothing is committed; the host clears it.
 """
@@ -46,7 +46,7 @@ def _begin(tokens, state, draft, fill, CONTEXT: tl.constexpr, LIVE: tl.constexpr
 def begin(tokens: Tensor, state: Tensor, draft: Tensor, fill: int) -> None:
     """Start a step: set draft (int32 [16]) to the anchor, then `fill`; set LIVE to 1 and DRAFTED_BY to 0.
 
-    tokens: int32 [slots], committed ids by position. state: int32 [8].
+    tokens: int32 [capacity], committed ids by position. state: int32 [8].
     """
     _begin[(1,)](
         tokens, state, draft, fill, CONTEXT=CONTEXT, LIVE=LIVE, DRAFTED_BY=DRAFTED_BY, num_warps=1,
@@ -63,21 +63,21 @@ def begin_reference(tokens: Tensor, state: Tensor, draft: Tensor, fill: int) -> 
 
 @Kernel
 @triton.jit
-def _next_tokens(tokens, state, ids, slots, ROWS: tl.constexpr, CONTEXT: tl.constexpr, LIVE: tl.constexpr,
+def _next_tokens(tokens, state, ids, capacity, COUNT: tl.constexpr, CONTEXT: tl.constexpr, LIVE: tl.constexpr,
                  SECOND: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
-    m = tl.arange(0, ROWS)
+    m = tl.arange(0, COUNT)
     wait(PDL)
     release(PDL)
     start = tl.load(state + CONTEXT)
-    tl.store(ids + m, tl.load(tokens + start + m, mask=start + m < slots, other=0))
+    tl.store(ids + m, tl.load(tokens + start + m, mask=start + m < capacity, other=0))
     tl.store(state + LIVE, 16)
     tl.store(state + SECOND, start + 16)
 
 
 def next_tokens(tokens: Tensor, state: Tensor, ids: Tensor) -> None:
-    """Set ids (int32 [2, 16]) to the prompt's tokens from CONTEXT on, LIVE to 16, and SECOND to CONTEXT + 16."""
+    """Set ids (int32 [T, 16]) to the tokens from CONTEXT on, LIVE to 16, and SECOND to CONTEXT + 16."""
     _next_tokens[(1,)](
-        tokens, state, ids, len(tokens), ROWS=ids.numel(), CONTEXT=CONTEXT, LIVE=LIVE, SECOND=SECOND, num_warps=1,
+        tokens, state, ids, len(tokens), COUNT=ids.numel(), CONTEXT=CONTEXT, LIVE=LIVE, SECOND=SECOND, num_warps=1,
         **every_launch(ids.device),
     )  # fmt: skip
 
@@ -99,7 +99,7 @@ def _propose(choice, state, draft, first, drafts, LIVE: tl.constexpr, DRAFTED_BY
     wait(PDL)
     release(PDL)
     proposal = tl.load(choice + m - 1 + first, mask=(m > 0) & (m <= drafts), other=0)
-    # After invalid logits (-1) the drafter proposes nothing.
+    # From the first position with invalid logits (-1) on the drafter proposes nothing.
     live = tl.min(tl.where(proposal < 0, m, drafts + 1), 0)
     tl.store(draft + m, tl.where(m < live, proposal, 0), mask=m > 0)
     tl.store(state + LIVE, live)
@@ -107,7 +107,7 @@ def _propose(choice, state, draft, first, drafts, LIVE: tl.constexpr, DRAFTED_BY
 
 
 def propose(choice: Tensor, state: Tensor, draft: Tensor, first: int, drafts: int) -> None:
-    """Set draft[1 .. drafts] to the drafter's choices (int32 [16]) from index `first` on, LIVE and DRAFTED_BY."""
+    """Set draft[1 .. drafts] to choice[first ..], int32 [16], up to its first -1, the rest to 0; LIVE, DRAFTED_BY."""
     _propose[(1,)](
         choice,
         state,
@@ -151,14 +151,14 @@ def caught_up_reference(state: Tensor) -> None:
 
 @Kernel
 @triton.jit
-def _accept(draft, choice, tokens, state, record, slots, CONTEXT: tl.constexpr, LIVE: tl.constexpr, STEP: tl.constexpr,
+def _accept(draft, choice, tokens, state, record, steps, CONTEXT: tl.constexpr, LIVE: tl.constexpr, STEP: tl.constexpr,
             STATUS: tl.constexpr, DRAFTED_BY: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     """Grid (1,)."""
     i = tl.arange(0, 16)
     wait(PDL)
     release(PDL)
     chosen = tl.load(choice + i)
-    following = tl.load(draft + i + 1, mask=i < 15, other=-1)  # the draft of the row after each
+    following = tl.load(draft + i + 1, mask=i < 15, other=-1)  # the token of the next row
     context = tl.load(state + CONTEXT)
     live = tl.load(state + LIVE)
     step = tl.load(state + STEP)
@@ -177,7 +177,7 @@ def _accept(draft, choice, tokens, state, record, slots, CONTEXT: tl.constexpr, 
     tl.store(state + STEP, step + 1)
     tl.store(state + STATUS, status)
 
-    line = record + step % slots * 24
+    line = record + step % steps * 24
     tl.store(line, step)
     tl.store(line + 1, live - 1)
     tl.store(line + 2, tl.load(state + DRAFTED_BY))
@@ -191,8 +191,8 @@ def _accept(draft, choice, tokens, state, record, slots, CONTEXT: tl.constexpr, 
 def accept(draft: Tensor, choice: Tensor, tokens: Tensor, state: Tensor, record: Tensor) -> None:
     """Commit the tokens that the target accepts; see the module docstring.
 
-    draft, choice: int32 [16], of which the first LIVE rows are valid. tokens: int32 [capacity + 16], by position.
-    state: int32 [8]. record: int32 [slots, 24].
+    draft, choice: int32 [16], of which the first LIVE rows are valid. tokens: int32 [capacity], by position, with
+    room for 16 tokens after the anchor. state: int32 [8]. record: int32 [steps, 24].
     """
     _accept[(1,)](
         draft, choice, tokens, state, record, record.shape[0], CONTEXT=CONTEXT, LIVE=LIVE, STEP=STEP, STATUS=STATUS,

@@ -5,7 +5,7 @@ and each filter keeps a prefix of this order. The sample is the token with the l
 (Gumbel). The noise depends only on seed, position and token, so a position gets the same token with and without drafts.
 
 Two launches follow the penalty. `_scan` reads all logits once and stores the unfiltered winner of each tile. `_draw`
-starts with the best of these. While a filter refuses the winner, it takes the best token before it in the order. So
+starts with the best of these. While a filter refuses the sample, the best token before it in the order replaces it. So
 nothing is sorted, and only groups of tokens with a high peak are read.
 """
 
@@ -35,7 +35,7 @@ class SampleScratch:
     members: Tensor  # int32 [16, groups]: groups that may contain a token that passes the filters
     tile_peaks: Tensor  # float32 [16, tiles]
     tile_weights: Tensor  # float32 [16, tiles]: sum of exp((logit - tile's peak) / temperature)
-    tile_noisy: Tensor  # float32 [16, tiles]: the largest score + noise
+    tile_noisy: Tensor  # float32 [16, tiles]: the largest score + temperature * noise
     tile_keys: Tensor  # int64 [16, tiles]: the sort key of that token
 
     @classmethod
@@ -60,7 +60,7 @@ class SampleScratch:
 
 @triton.jit
 def _scores(logits, token, mask):
-    """Load logits, with infinity in place of NaN."""
+    """Return the logits of tokens, with infinity in place of NaN, and -infinity outside `mask`."""
     score = tl.load(logits + token, mask=mask, other=-float("inf"))
     return tl.where(score <= float("inf"), score, float("inf"))
 
@@ -101,7 +101,7 @@ def _scan(logits, floats, ints, start, peaks, tile_peaks, tile_weights, tile_noi
 
 @triton.jit
 def _load_members(logits, members, first, count, V, GROUP: tl.constexpr, PART: tl.constexpr):
-    """Return score, token and key of the tokens of PART member groups from `first` on; LOWEST_KEY for no token."""
+    """Return score, token and sort key of the tokens of PART member groups from `first` on; no token: LOWEST_KEY."""
     LOWEST_KEY: tl.constexpr = -(2**63)
     i = tl.arange(0, PART * GROUP)
     group = tl.load(members + first + i // GROUP, mask=first + i // GROUP < count, other=0)
@@ -113,7 +113,7 @@ def _load_members(logits, members, first, count, V, GROUP: tl.constexpr, PART: t
 
 @triton.jit
 def _count_from(bound, logits, members, count, V, GROUP: tl.constexpr, PART: tl.constexpr):
-    """Return the number of tokens whose key is at least `bound`."""
+    """Return the number of tokens of the member groups whose key is at least `bound`."""
     total = tl.full((), 0, tl.int32)
     for first in range(0, count, PART):
         _, _, key = _load_members(logits, members, first, count, V, GROUP, PART)
@@ -125,7 +125,7 @@ def _count_from(bound, logits, members, count, V, GROUP: tl.constexpr, PART: tl.
 def _sample_before(
     bound, logits, members, count, V, top, temperature, ints, position, GROUP: tl.constexpr, PART: tl.constexpr
 ):
-    """Return the total weight of the tokens before key `bound`, and the key of the one with the largest noisy score."""
+    """Return the total weight of the tokens with keys above `bound`, and the key of their largest noisy score."""
     LOWEST_KEY: tl.constexpr = -(2**63)
     weight = tl.full((), 0.0, tl.float32)
     value = tl.full((), -float("inf"), tl.float32)
@@ -143,7 +143,7 @@ def _sample_before(
 
 @triton.jit
 def _peak_bound(peaks, k):
-    """Return the k-th largest peak, a lower bound of the k-th largest score; below any peak if there are fewer."""
+    """Return the k-th largest of `peaks` (ordered int32), at most the k-th largest score; -2**31 if there are fewer."""
     low = tl.full((), -(2**31), tl.int64)
     high = tl.full((), 2**31, tl.int64)
     while high - low > 1:
@@ -231,7 +231,7 @@ def _draw(logits, floats, ints, start, peaks, members, tile_peaks, tile_weights,
 
 def sample(
     logits: Tensor,
-    params: Tensor,
+    floats: Tensor,
     ints: Tensor,
     tokens: Tensor,
     draft: Tensor,
@@ -241,20 +241,20 @@ def sample(
 ) -> None:
     """Write the token of every row of logits (float32 [16, V], penalised in place) into choice (int32 [16]).
 
-    A row whose largest logit is not finite gets -1. params: float32 [4], temperature (0: the largest), top_p, min_p,
+    A row whose largest logit is not finite gets -1. floats: float32 [4], temperature (0: the largest), top_p, min_p,
     penalty. ints: int32 [4], top_k (0: off), low and high half of the seed, penalty window. tokens: int32
     [capacity + 16], by position. draft: int32 [16]. start: int32 [1], the anchor's position; row m's is start + m.
     """
     rows, vocab = logits.shape
     s = scratch
-    penalise(logits, params, ints, tokens, draft, start, s.seen)
+    penalise(logits, floats, ints, tokens, draft, start, s.seen)
     tiles, groups = s.tile_peaks.shape[1], s.peaks.shape[1]
     _scan[(tiles, rows)](
-        logits, params, ints, start, s.peaks, s.tile_peaks, s.tile_weights, s.tile_noisy, s.tile_keys, vocab,
+        logits, floats, ints, start, s.peaks, s.tile_peaks, s.tile_weights, s.tile_noisy, s.tile_keys, vocab,
         TILE=TILE, GROUP=GROUP, num_warps=8, **every_launch(logits.device),
     )  # fmt: skip
     _draw[(rows,)](
-        logits, params, ints, start, s.peaks, s.members, s.tile_peaks, s.tile_weights, s.tile_noisy,
+        logits, floats, ints, start, s.peaks, s.members, s.tile_peaks, s.tile_weights, s.tile_noisy,
         s.tile_keys, choice, vocab, groups, tiles, GROUPS=triton.next_power_of_2(groups),
         TILES=triton.next_power_of_2(tiles), GROUP=GROUP, PART=PART, num_warps=8, **every_launch(logits.device),
     )  # fmt: skip
@@ -262,7 +262,7 @@ def sample(
 
 def sample_reference(
     logits: Tensor,
-    params: Tensor,
+    floats: Tensor,
     ints: Tensor,
     tokens: Tensor,
     draft: Tensor,
@@ -271,8 +271,8 @@ def sample_reference(
     scratch: SampleScratch | None = None,
 ) -> None:
     """Do what `sample` does, in torch."""
-    temperature, top_p, min_p, _ = params.tolist()
-    penalise_reference(logits, params, ints, tokens, draft, start, draft)
+    temperature, top_p, min_p, _ = floats.tolist()
+    penalise_reference(logits, floats, ints, tokens, draft, start, draft)
     failed = ~logits.amax(1).isfinite()
     if temperature == 0:
         choice.copy_(logits.argmax(1).masked_fill(failed, -1))
@@ -280,7 +280,7 @@ def sample_reference(
     falling, order = logits.sort(dim=1, descending=True, stable=True)
     passed = survivors(falling.double(), temperature, int(ints[0]), top_p, min_p)
     positions = start + torch.arange(len(logits), device=logits.device)
-    noisy = falling + params[0] * noise_reference(ints, positions, order)
+    noisy = falling + floats[0] * noise_reference(ints, positions, order)
     drawn = noisy.masked_fill(~passed, -torch.inf).argmax(1, keepdim=True)
     choice.copy_(order.gather(1, drawn)[:, 0].masked_fill(failed, -1))
 

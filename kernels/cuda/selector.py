@@ -20,7 +20,7 @@ SLICE = 2048  # logits that one program sorts
 
 
 class TopKScratch:
-    """The best keys of every slice of a row of at most `n` logits, and counters of finished slices (0 at rest)."""
+    """Best sort keys of every slice of 16 rows of up to `n` logits; a row's counter of finished slices, 0 at rest."""
 
     def __init__(self, device: torch.device, n: int) -> None:
         self.keys = torch.zeros(ROWS, triton.cdiv(n, SLICE), MAX_K, dtype=torch.int64, device=device)
@@ -31,7 +31,7 @@ class TopKScratch:
 @triton.jit
 def _top_k(logits, values, tokens, ids, part_keys, counters, n, stride, slices, K: tl.constexpr,
            SLICE: tl.constexpr, MERGE: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
-    """Grid (16, slices). ids may be None."""
+    """Grid (16 rows, slices). ids may be None."""
     row = tl.program_id(0)
     at = tl.program_id(1) * SLICE + tl.arange(0, SLICE)
     part_keys += row * slices * K

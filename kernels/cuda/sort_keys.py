@@ -9,7 +9,7 @@ import triton.language as tl
 
 @triton.jit
 def key_of(value, index):
-    """Keys, int64, of values float32 and indices int32 >= 0 of one shape."""
+    """Return the keys, int64, of values float32 and indices int32 >= 0 of one shape."""
     bits = tl.where(value == 0.0, 0.0, value).to(tl.int32, bitcast=True)
     ordered = tl.where(value == value, bits ^ ((bits >> 31) & 0x7FFFFFFF), 0x7FFFFFFF)  # noqa: PLR0124
     return (ordered.to(tl.int64) << 32) | (0x7FFFFFFF - index).to(tl.int64)

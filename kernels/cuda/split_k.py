@@ -1,7 +1,7 @@
-"""Deterministic split-K in one launch: the program that arrives last at a tile sums all partial tiles in index order.
+"""Deterministic split-K in one launch: the program that arrives last at a tile sums the partial tiles in index order.
 
 No program waits for another, so no schedule can deadlock, and the result does not depend on the order of arrival. A
-kernel accesses the workspace only after `launch.wait`.
+kernel must access the workspace only after `launch.wait`.
 
 Counters are zero before and after every kernel: the last program resets its counter. After an aborted launch a counter
 may differ from zero, and later steps would take the wrong program for the last one. So `set_back` zeroes all counters
@@ -20,7 +20,7 @@ from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
 
 ROWS = 16
 MAX_TILES = 2  # tiles of 16 rows per program: more would spill registers
-CLEAR_CHUNK = 256  # counters per store
+CLEAR_CHUNK = 256  # counters that `_set_back` zeroes at once
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class SplitPlan:
 
 
 class SplitWorkspace:
-    """Partial tiles and counters that all GEMMs of a device share, since they run one after another."""
+    """Partial tiles and counters that all GEMMs of a pair share, since they run one after another."""
 
     def __init__(self, device: torch.device, plans: Iterable[SplitPlan]) -> None:
         split = [plan for plan in plans if plan.SPLIT_K > 1]
@@ -64,7 +64,7 @@ def gather(
     acc, partials_ptr, counters_ptr, tile, BN: tl.constexpr, SPLIT_K: tl.constexpr, t: tl.constexpr = 0,
     TILES: tl.constexpr = 1,
 ):  # fmt: skip
-    """Return the sum float32 [16, BN] of the partial tiles of tile t of the rows; only the last program calls it."""
+    """Return the sum float32 [16, BN] of the partial tiles of row tile t; only the last program calls it."""
     if SPLIT_K == 1:
         return acc
     offsets = t * (16 * BN) + tl.arange(0, 16)[:, None] * BN + tl.arange(0, BN)[None, :]

@@ -1,7 +1,7 @@
 """SwiGLU: silu(gate) * up of 16 rows, fused with the GEMM of gate and up. Source: arXiv 2002.05202.
 
 Rows of the two matrices alternate (gate 0, up 0, gate 1, up 1, ...), so that a tile holds both factors of its outputs.
-The output is scaled by 1/16: the product leaves the range of float16 in some models, and a power of two is exact.
+The output is scaled by 1/16, since it would leave the range of float16 in some models, and a power of two is exact.
 The down matrix is multiplied by 16 when it is loaded.
 """
 
@@ -67,12 +67,12 @@ def _swiglu(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_
 def swiglu(
     a: Tensor, sums: Tensor, planes: Planes, norm: Norm | None, out: Tensor, sums_out: Tensor, workspace: SplitWorkspace
 ) -> None:
-    """Set out to silu(g) * u / 16 of g, u = (a @ W^T) * factor of the norm, and sums_out to its sums over 32 columns.
+    """Set out to silu(g) * u / 16 of g, u = (a @ W^T) * the norm's factor, and sums_out to its sums over 32 columns.
 
     a float16 [16, padded_k] with its sums [padded_k / 32, 16]; planes [2 F, k], gate and up rows alternate; out
     float16 [16, padded_k of its consumer] and sums_out float32 [out columns / 32, 16] stay zero past column F.
     Two tiles of rows may be computed together, with the bits of separate calls, and any number of a finished product:
-    all but the planes are then [T, ...].
+    all tensors but those of the planes are then [T, ...].
     """
     cut, (programs, tiles) = plan(planes.n, planes.padded_k, a.device), grid_rows(a, planes)
     squares, before, parts, size, eps = (
@@ -95,7 +95,7 @@ def swiglu_reference(
     sums_out: Tensor,
     workspace: SplitWorkspace | None,
 ) -> None:
-    """Compute the kernel's result in plain torch, in float32; a and out may be float32."""
+    """Do what `swiglu` does, in torch and float32; a and out may be float32."""
     product = product_reference(a, planes) * norm_factor_reference(norm)
     gate, up = product.unflatten(-1, (-1, 2)).unbind(-1)
     out[..., : planes.n // 2] = (F.silu(gate) * up * SWIGLU_SCALE).to(out.dtype)

@@ -2,7 +2,7 @@
 
 Integers are not converted. OR-ing a code of at most ten bits into the mantissa of 1024.0 (0x6400) gives the float16
 number 1024 + code, or four bits further left 1024 + 16 * code, and one packed multiply-add subtracts the offset. The
-assembly works on packed pairs at any place in the tile; the interpreter takes the branches without assembly.
+assembly works on any two packed elements of a tile; the interpreter takes the branches without assembly.
 """
 
 import triton
@@ -31,7 +31,7 @@ def unpack(words, high, HIGH_BITS: tl.constexpr, ZERO: tl.constexpr, CODE: tl.co
 
 @triton.jit
 def unpack_scaled(words, high, scales, HIGH_BITS: tl.constexpr, ASM: tl.constexpr):
-    """Unpack to code * byte / TINY with the four bytes of scales int32 [BN], exact up to 31 * 63.
+    """Unpack to four tiles of code * byte / TINY, byte i of scales int32 [BN] for tile i, exact up to 31 * 63.
 
     The bits of a ten-bit code are the float16 subnormal code / TINY, so there is no offset to subtract.
     """
@@ -132,7 +132,7 @@ def _value(code, ZERO: tl.constexpr, CODE: tl.constexpr):
 
 @triton.jit
 def _raise(words, high, HIGH_BITS: tl.constexpr, MAGIC: tl.constexpr = 0x64):
-    """Return four float16 tiles 1024 + code; tiles 1 and 3 are 1024 + 16 * code unless HIGH_BITS is 4."""
+    """Return four float16 tiles 1024 + code; tiles 1 and 3 hold 16 * code unless HIGH_BITS is 4. MAGIC 0: no 1024."""
     if HIGH_BITS == 0:
         return _assemble(words, high, raise_4_asm(MAGIC), 0)
     elif HIGH_BITS == 2:  # noqa: RET505
@@ -143,7 +143,7 @@ def _raise(words, high, HIGH_BITS: tl.constexpr, MAGIC: tl.constexpr = 0x64):
 
 @triton.jit
 def _assemble(words, high, TEXT: tl.constexpr, HIGH_BITS: tl.constexpr):
-    """Run TEXT on packed elements: two at a time, or four with a high plane of bytes."""
+    """Run the assembly TEXT on packed elements: two at a time, or four with a high plane of bytes."""
     if HIGH_BITS == 0:
         return tl.inline_asm_elementwise(
             TEXT,
@@ -181,14 +181,14 @@ def _affine(raised, STEP: tl.constexpr, ZERO: tl.constexpr):
 
 @triton.jit
 def _scale(raised, scales, half: tl.constexpr):
-    """Multiply by the given half of scales int32, two float16 numbers."""
+    """Multiply by the low (0) or high (1) half of scales int32, a float16 number each."""
     text: tl.constexpr = SCALE_HIGH_ASM if half else SCALE_LOW_ASM
     return tl.inline_asm_elementwise(text, "=r,r,r,r", [raised, scales], dtype=tl.float16, is_pure=True, pack=2)
 
 
 @triton.constexpr_function
 def affine_asm(step, zero):
-    """$1 -> $0: (x - 1024) / step - zero for a step of 1 or 16, in one operation, exactly."""
+    """Return assembly, $1 -> $0: (x - 1024) / step - zero for a step of 1 or 16, in one operation, exactly."""
     factor, offset = (0x3C00, 0xE400 + zero) if step == 1 else (0x2C00, 0xD400 + 16 * zero)
     return f"""{{
     .reg .b32 factor, offset;
@@ -247,7 +247,7 @@ MINIMUMS_ASM = tl.constexpr(
 
 @triton.constexpr_function
 def raise_4_asm(magic):
-    """$4: two words of four nibbles -> $0..$3."""
+    """Return assembly, $4: two words of four nibbles -> $0..$3, tiles 0 to 3; `magic` is 0x64 (1024.0) or 0."""
     return f"""{{
     .reg .b32 next;
     shr.b32 next, $4, 8;
@@ -260,7 +260,7 @@ def raise_4_asm(magic):
 
 @triton.constexpr_function
 def raise_6_asm(magic):
-    """$8, $9: four words of nibbles, $10: their bytes of two-bit fields -> $0, $1: tile 0, ... $6, $7: tile 3."""
+    """Return assembly, $8, $9: four words of nibbles, $10: two-bit fields -> $0, $1: tile 0, ... $6, $7: tile 3."""
     text = "{\n    .reg .b32 field, next, shifted, code;"
     for pair in range(2):
         text += f"""
@@ -282,7 +282,7 @@ def raise_6_asm(magic):
 
 @triton.constexpr_function
 def raise_8_asm(magic):
-    """$4, $5: two words of low and high nibbles -> $0..$3; even: the bytes of codes 0 and 2, odd: codes 1 and 3."""
+    """Return assembly, $4, $5: two words of low and high nibbles -> $0..$3; `even`: codes 0 and 2, `odd`: 1 and 3."""
     return f"""{{
     .reg .b32 low, high, even, odd, magic;
     shl.b32 high, $5, 4;
@@ -298,7 +298,7 @@ def raise_8_asm(magic):
 
 
 def _e2m1(i: int) -> str:
-    """Move the sign of nibble i to bit 15, its exponent and mantissa to bits 9 to 11."""
+    """Return assembly that moves the sign of nibble i to bit 15, its exponent and mantissa to bits 9 to 11."""
     rest = 9 - 4 * i
     return f"""
     shl.b32 top, $4, {12 - 4 * i};

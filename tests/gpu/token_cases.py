@@ -64,7 +64,7 @@ def _sample(vocabulary: int, temperature: float, top_k_: int, top_p: float, min_
     def make() -> Arguments:
         return {
             "logits": torch.randn(16, vocabulary) * 3,
-            "params": torch.tensor([temperature, top_p, min_p, penalty]),
+            "floats": torch.tensor([temperature, top_p, min_p, penalty]),
             "ints": torch.tensor([top_k_, 12345, -678, 64], dtype=torch.int32),
             "tokens": torch.randint(vocabulary, (200,), dtype=torch.int32),
             "draft": torch.randint(vocabulary, (16,), dtype=torch.int32),

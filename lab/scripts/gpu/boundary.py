@@ -13,9 +13,9 @@ from localdflash.kernels.cuda.launch import has_pdl, launch_options, release, wa
 from localdflash.lab.scripts.gpu.gpu_timing import captured, microseconds
 from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
 
-KERNELS = 200
-NODES = (50, 200, 400, 800)
-LAUNCHES = 20
+KERNELS = 200  # in the graph that times one kernel
+NODES = (50, 200, 400, 800)  # kernels in a graph whose launch is timed
+LAUNCHES = 20  # samples of a median
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -32,7 +32,7 @@ def tick(counter: Tensor, programs: int, dependent: bool) -> None:
 
 
 def run(setup: Setup, report: BenchReport) -> None:
-    """Report microseconds per kernel, by dependent launch and grid size."""
+    """Report microseconds per kernel, by dependent launch and grid size; on a GPU also those of a graph launch."""
     counter = torch.zeros(1, dtype=torch.int32, device=setup.device)
     gpu = setup.device.type == "cuda"
     multiprocessors = torch.cuda.get_device_properties(setup.device).multi_processor_count if gpu else 2
@@ -51,7 +51,7 @@ def run(setup: Setup, report: BenchReport) -> None:
 
 
 def _launch_us(counter: Tensor, nodes: int) -> float:
-    """Return the host time of one asynchronous graph launch."""
+    """Return the median microseconds that the host needs to launch a graph of `nodes` kernels."""
     replay = captured([partial(tick, counter, 1, has_pdl(counter.device))] * nodes)
     times = []
     for _ in range(LAUNCHES):

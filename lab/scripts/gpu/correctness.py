@@ -15,14 +15,14 @@ from typing import Any
 from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
 
 ROOT = Path(__file__).parents[3]
-MANY_TESTS = "test_kernels.py"  # runs in several workers; the tests of other files share a loaded pair
-WORKERS = max(2, (os.cpu_count() or 4) - 4)  # which mostly compile kernels
+MANY_TESTS = "test_kernels.py"  # runs in WORKERS processes; the tests of each other file share a loaded pair
+WORKERS = max(2, (os.cpu_count() or 4) - 4)  # they mostly compile kernels
 SECONDS_PER_TEST = 120  # the first test of a kernel compiles it
 OPTIONS = ("-c", str(ROOT / "tests" / "bare.ini"), "-q", "-p", "no:cacheprovider", "-o", f"timeout={SECONDS_PER_TEST}")
 
 
 def run(setup: Setup, report: BenchReport) -> None:
-    """Run the files of tests/gpu in parallel; report counts and failures every few seconds."""
+    """Run the files of tests/gpu in parallel; report results every 2 seconds. RuntimeError if a test or file failed."""
     setup.folder.mkdir(parents=True, exist_ok=True)
     paths = sorted((ROOT / "tests" / "gpu").glob("test_*.py"))
     running = {path.name: _start(setup, path) for path in paths}

@@ -18,13 +18,13 @@ from typing import Any
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / ".venv" / "tritons"
 CHIPS = (86, 89, 90, 120)
-SHARED = {86: 101_376, 89: 101_376, 90: 232_448, 120: 101_376}  # maximum bytes of a block
+SHARED = {86: 101_376, 89: 101_376, 90: 232_448, 120: 101_376}  # bytes of shared memory that a program may use
 PINNED = {"2.11": "3.6.0", "2.12": "3.7.0", "2.13": "3.7.1", "2.14": "3.8.0", "2.15": "3.9.0"}  # by torch's CUDA wheels
 Facts = dict[str, Any]
 
 
 def fetch(version: str) -> Path:
-    """Return the folder of a Triton of that version; CalledProcessError if pip cannot download it."""
+    """Return a folder with that version of Triton, downloaded if missing; CalledProcessError if pip cannot."""
     folder = FOLDER / version
     if not (folder / "triton").is_dir():
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
@@ -33,7 +33,7 @@ def fetch(version: str) -> Path:
 
 
 def environment(triton: Path) -> dict[str, str]:
-    """Return the environment of a machine with only that Triton."""
+    """Return the environment in which Python imports the Triton in that folder, and warnings are errors."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
     return variables | {"PYTHONPATH": f"{triton}{os.pathsep}{ROOT}", "PYTHONWARNINGS": "error"}
 
@@ -73,7 +73,7 @@ def spills(cases: Facts, pairs: Facts) -> list[str]:
 
 
 def launched(cases: Facts, pairs: Facts) -> list[tuple[str, Facts]]:
-    """Return every compiled kernel, with the name of its launcher."""
+    """Return every compiled kernel, with the name of its case or pair."""
     found = [(name, kernel) for name, facts in cases.items() if not isinstance(facts, str) for kernel in facts]
     return found + [(f"a {name} pair", kernel) for name, facts in pairs.items() for kernel in facts["kernels"]]
 

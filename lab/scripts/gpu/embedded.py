@@ -76,7 +76,7 @@ def _run(pair: "CudaPair", prompt: dict[str, Any], **sampling: Any) -> EmbeddedR
 
 
 def _summary(modes: dict[str, list[EmbeddedRun]], identical: int) -> dict[str, Any]:
-    """Return the rates of one category so far, and their ratio to decoding without drafts."""
+    """Return the rates of some prompts by mode, and their ratios to decoding without drafts; empty without runs."""
     if not modes["plain"]:
         return {}
     answer: dict[str, Any] = {"prompts": len(modes["plain"]), "identical": f"{identical}/{len(modes['plain'])}"}
@@ -90,7 +90,7 @@ def _summary(modes: dict[str, list[EmbeddedRun]], identical: int) -> dict[str, A
 
 
 def _sampled(pairs: "dict[str, CudaPair]", prompts: Sequence[dict[str, Any]]) -> str:
-    """Count prompts that get the same tokens in every mode, at temperature 0.8 with a seed."""
+    """Return "SAME/ALL": of ALL prompts, SAME get the same tokens in every mode, sampled with a seed."""
     settings = {"temperature": 0.8, "top_p": 0.95, "top_k": 50, "seed": 5}
     same = 0
     for prompt in prompts:
@@ -99,7 +99,7 @@ def _sampled(pairs: "dict[str, CudaPair]", prompts: Sequence[dict[str, Any]]) ->
 
 
 def write_prompts(file: Path) -> None:
-    """Write the prompts as ids; needs the whole package."""
+    """Write the prompts of `bench` as token ids; needs the tokenizer, and llama.cpp."""
     from localdflash.lab.bench.bench_run import prompt_ids
     from localdflash.lab.bench.prompt_set import load
     from localdflash.loading.load_pair import LoadedPair

@@ -16,7 +16,7 @@ QUERY = "driver_version,clocks.sm,clocks.max.sm,clocks.mem,clocks.max.mem,power.
 
 
 def run(setup: Setup, report: BenchReport) -> None:
-    """Report versions, chip, clocks and the bandwidth of a plain reduction."""
+    """Report versions, chip, clocks, and the bandwidths of a plain reduction and of a copy."""
     report.put(python=sys.version.split()[0], system=platform.platform(), processor=describe_processor())
     tools = {name: shutil.which(name) for name in ("nvcc", "cmake")}
     report.put(torch=torch.__version__, triton=_triton_version(), **tools)
@@ -61,7 +61,7 @@ def _copy_bandwidth() -> float:
 
 
 def _nvidia_smi() -> Any:
-    """Return the clocks just after load, or the reason why they are unknown."""
+    """Return the fields of QUERY just after load, or the reason why they are unknown."""
     command = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout

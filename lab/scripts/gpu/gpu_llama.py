@@ -1,4 +1,4 @@
-"""Phase `llama`: llama.cpp's CUDA backend on the same file, built from source for this chip.
+"""Phase `llama`: llama.cpp's CUDA backend on the target of phase `steps`, built from source for this chip.
 
 `llama-bench` requests only the last row's logits, so a verify step of llama.cpp would cost a little more.
 """
@@ -22,15 +22,15 @@ OPTIONS = (
     *CMAKE_OPTIONS,
     "-DLLAMA_BUILD_SERVER=OFF",
     "-DGGML_CUDA_GRAPHS=ON",
-    "-DGGML_CUDA_NCCL=OFF",  # of several GPUs
-    "-DGGML_CUDA_NO_VMM=ON",  # a memory pool, which would need the driver's library for linking
+    "-DGGML_CUDA_NCCL=OFF",  # for several GPUs
+    "-DGGML_CUDA_NO_VMM=ON",  # its memory pool would need the driver's library for linking
 )
-ROWS, TOKENS, REPEATS = (8, 16), 128, 5
-CONTEXTS, TINY_CONTEXTS = (1024, 16384), (64,)
+ROWS, TOKENS, REPEATS = (8, 16), 128, 5  # batch widths, single-token steps, samples of a mean
+CONTEXTS, TINY_CONTEXTS = (1024, 16384), (64,)  # tokens
 
 
 def run(setup: Setup, report: BenchReport) -> None:
-    """Build llama.cpp if needed; measure with flash attention and without."""
+    """Build llama.cpp if needed; measure each context with flash attention and without."""
     binary = setup.folder / "llama-build" / "bin" / "llama-bench"
     if not binary.is_file():
         _build(setup, report)
@@ -64,7 +64,7 @@ def times(answer: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _build(setup: Setup, report: BenchReport) -> None:
-    """Configure and compile; files that an earlier run compiled are reused."""
+    """Configure and compile, reusing files of an earlier run; RuntimeError if a tool is missing or a step fails."""
     missing = [program for program in ("cmake", "nvcc") if not shutil.which(program)]
     if missing:
         raise RuntimeError(f"llama.cpp: cannot be built; install {' and '.join(missing)}")
@@ -83,7 +83,7 @@ def _build(setup: Setup, report: BenchReport) -> None:
 
 
 def _cublas(folder: Path) -> list[str]:
-    """Return options for a toolkit without cuBLAS, to use the library of torch's wheel."""
+    """Return options to use the cuBLAS of torch's wheel, with its headers copied; none if the toolkit has cuBLAS."""
     toolkit = Path(shutil.which("nvcc") or "").resolve().parents[1]
     if any(toolkit.glob("lib*/libcublas.so")) or any(toolkit.glob("targets/*/lib/libcublas.so")):
         return []
@@ -101,7 +101,7 @@ def _cublas(folder: Path) -> list[str]:
 
 
 def _source(setup: Setup) -> Path:
-    """Return the folder with llama.cpp's CMakeLists.txt, from --llama-source: this folder, an sdist's, an archive."""
+    """Return the folder of llama.cpp's source in --llama-source: a checkout, an sdist of bindings, or an archive."""
     if setup.llama_source is None:
         raise RuntimeError("llama.cpp: cannot be built without --llama-source")
     source = setup.llama_source

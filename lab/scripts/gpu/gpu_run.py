@@ -1,8 +1,8 @@
 """Run all GPU measurements: `python lab/scripts/gpu/gpu_run.py --json bench/results/gpu.json`, or `make gpu-bench`.
 
 Every phase runs in its own process, so that a failure, a hang or a lost GPU does not affect the others. A phase has a
-time budget and saves its results after every measurement. `--only` runs some phases and keeps the file's results of the
-others. Needs torch, triton, numpy, safetensors and, for the tests, pytest; the package need not be installed.
+time limit and saves its results after every measurement. `--only` runs some phases and keeps the results of the others
+in the file. Needs torch, triton, numpy, safetensors and, for the tests, pytest; the package need not be installed.
 `--device cpu --tiny` tests the scripts in Triton's interpreter.
 """
 
@@ -35,12 +35,12 @@ PHASES = {
     "boundary": 40,
     "embedded": 100,
     "tuning": 90,
-    "llama": 450,  # mostly compilation, which another run continues
+    "llama": 450,  # mostly compilation; the next run continues it
 }
 
 
 def main() -> int:
-    """Run the requested phases and print a summary; return 1 if a phase failed."""
+    """Run the requested phases and print a summary; return 1 if one of them failed or ran out of time."""
     arguments = _arguments()
     if arguments.phase:
         run_phase(arguments.phase, arguments)
@@ -103,14 +103,14 @@ def _run_in_process(phase: str, arguments: argparse.Namespace) -> None:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Kill the remaining processes of a phase, children included."""
+    """Kill the process of a phase, with its children, if it still runs."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return the results so far."""
+    """Return the results so far; empty if there is no file."""
     return json.loads(path.read_text()) if path.is_file() else {}
 
 

@@ -1,4 +1,4 @@
-"""Goals of the CUDA engine and how the results compare with them."""
+"""Goals of the CUDA engine, and a summary of results with the goals that they meet."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Goal:
 
     @property
     def met(self) -> bool | None:
-        """Return whether the value is within the bound."""
+        """Return whether the value is within the bound; None if it was not measured."""
         if self.value is None:
             return None
         relation, number = self.bound.split()
@@ -25,7 +25,7 @@ class Goal:
 
 
 def goals(phases: dict[str, Any]) -> list[Goal]:
-    """Return the goals of the CUDA engine by the available phases; the better drafter counts."""
+    """Return the goals with the values that the phases measured; of two drafters the lower value counts."""
     steps = phases.get("steps", {})
     drafters = [steps[kind] for kind in ("Q4_K", "Q8_0") if kind in steps]
     short, long = CONTEXTS if any("step_ms_1024" in d for d in drafters) else TINY_CONTEXTS
@@ -49,14 +49,14 @@ def goals(phases: dict[str, Any]) -> list[Goal]:
 
 
 def _over_floor(phases: dict[str, Any], drafters: list[dict[str, Any]], context: str) -> float | None:
-    """Return the time of a step without a draft over that of a plain reduction over as many bytes."""
+    """Return the time of a step without a draft, divided by that of a plain reduction over as many bytes."""
     speed = _find(phases, "environment", "read_bandwidth_gb_s")
     ms, read = _find(drafters, 0, f"step_ms_{context}", "plain"), _find(drafters, 0, "weights", "verify")
     return round(ms / (read / speed / 1e6), 2) if speed and ms and read else None
 
 
 def _against_llama(phases: dict[str, Any], minimum: Any, context: str) -> float | None:
-    """Return llama.cpp's fastest step without a draft over ours."""
+    """Return the time of llama.cpp's fastest step without a draft, divided by that of our step."""
     theirs = [
         found["plain_ms"]
         for name, found in phases.get("llama", {}).items()

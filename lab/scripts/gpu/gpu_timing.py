@@ -7,18 +7,18 @@ from statistics import median
 import torch
 
 Call = Callable[[], object]
-WARM_MS, ROUNDS = 30.0, 30  # until the clock has ramped up; samples of a median
-ASSUMED_L2 = 1 << 16  # of a CPU, where only the scripts are tried
+WARM_MS, ROUNDS = 30.0, 30  # milliseconds until the clock has ramped up; samples of a median
+ASSUMED_L2 = 1 << 16  # bytes; on a CPU, where only the scripts are tested
 
 
 def microseconds(calls: Sequence[Call], device: torch.device) -> float:
-    """Return the median time per call of `calls`, which run in sequence in one graph; the first run compiles them."""
+    """Return the median time per call of `calls`, run in sequence as one graph, or directly on a CPU."""
     replay = captured(calls) if device.type == "cuda" else lambda: [call() for call in calls]
     return milliseconds(replay, device) * 1e3 / len(calls)
 
 
 def captured(calls: Sequence[Call]) -> Call:
-    """Return a function that replays a graph of the calls."""
+    """Capture the calls as a graph, after a first run that compiles them; return a function that replays it."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -33,7 +33,7 @@ def captured(calls: Sequence[Call]) -> Call:
 
 
 def milliseconds(call: Call, device: torch.device, prepare: Call | None = None, rounds: int = ROUNDS) -> float:
-    """Return the median time of a call on the device; `prepare` runs before each call and is not timed."""
+    """Return the median time of a call (on a CPU, of one call); `prepare` runs before each call, untimed."""
     return _on_gpu(call, prepare, rounds) if device.type == "cuda" else _on_cpu(call, prepare)
 
 
@@ -66,7 +66,7 @@ def _on_cpu(call: Call, prepare: Call | None) -> float:
 
 
 def l2_bytes(device: torch.device) -> int:
-    """Return the bytes of the chip's L2 cache."""
+    """Return the bytes of the GPU's L2 cache; on a CPU ASSUMED_L2."""
     return torch.cuda.get_device_properties(device).L2_cache_size if device.type == "cuda" else ASSUMED_L2
 
 

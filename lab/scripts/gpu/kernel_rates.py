@@ -1,7 +1,7 @@
 """Phases `kernels` and `tuning`: microseconds and GB/s of every kernel of a step, with a cold L2.
 
-Launches go through distinct copies, four times the L2 in all, in one captured graph. GB/s count weights, or the KV
-cache, only.
+One captured graph launches a kernel on each of several copies of the weights, four times the L2 in all. GB/s count only
+weights or the KV cache.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ class GemmShape:
     """A GEMM of a model: weights [n, k]."""
 
     name: str
-    op: str
+    op: str  # operation that computes it
     n: int
     k: int
     kind: GGMLType
@@ -84,7 +84,7 @@ def _pool(kind: GGMLType, device: torch.device) -> Tensor:
 
 
 class Inputs:
-    """Activations, outputs and scratch memory for any GEMM of this shape, as in a step."""
+    """Activations, outputs and scratch memory for the operation of a shape, as in a step."""
 
     def __init__(self, shape: GemmShape, planes: Planes, device: torch.device) -> None:
         self.shape, self.device, d = shape, device, 128 if shape.n > 1000 else 64
@@ -110,7 +110,7 @@ class Inputs:
         self.cache = Cache.empty(1, 64, self.part.kv_heads, d, torch.float16, device).layer(0)
 
     def call(self, planes: Planes) -> None:
-        """Launch the kernel once."""
+        """Run the operation of the shape once, on these weights."""
         match self.shape.op:
             case "qkv":
                 qkv(self.a, self.sums, planes, self.norm, self.part, self.gains, self.gains, self.rope, self.start,
@@ -125,7 +125,7 @@ class Inputs:
 
 
 def run(setup: Setup, report: BenchReport) -> None:
-    """Measure every shape, and attention."""
+    """Phase `kernels`: report the rates of every shape, and of attention."""
     is_gpu = setup.device.type == "cuda"
     multiprocessors = torch.cuda.get_device_properties(setup.device).multi_processor_count if is_gpu else 1
     gemms: dict[str, Any] = {}
@@ -161,7 +161,7 @@ def _matmul(copies: list[Planes], inputs: Inputs) -> float:
 def _attention(
     context: int, dtype: torch.dtype, heads: int, kv_heads: int, d: int, device: torch.device, multiprocessors: int
 ) -> dict[str, Any]:
-    """Measure attention over the layers of one cache in turn, as in a step."""
+    """Measure attention over the layers of one cache, one after another, as in a step."""
     slots = context + ROWS
     nbytes = 2 * slots * kv_heads * (d * dtype.itemsize + (4 if dtype == torch.int8 else 0))
     layers = copies_for_cold_l2(nbytes, device)
@@ -183,7 +183,7 @@ def _attention(
 
 
 def rate(us: float, nbytes: int, multiprocessors: int) -> dict[str, float]:
-    """Return the time and bandwidth of a launch."""
+    """Return the time and bandwidth of a launch that takes `us` microseconds and reads `nbytes`."""
     speed = nbytes / us / 1e3
     return {"us": round(us, 2), "gb_s": float(f"{speed:.4g}"), "gb_s_per_sm": float(f"{speed / multiprocessors:.4g}")}
 
@@ -194,7 +194,7 @@ def plan_fields(cut: SplitPlan) -> dict[str, int]:
 
 
 def tune(setup: Setup, report: BenchReport) -> None:
-    """Measure neighbours of `matmul.plan`, one dimension after the other from the best so far, to tune it."""
+    """Phase `tuning`: time plans near that of `matmul.plan`, varying one field after another of the best so far."""
     found: dict[str, Any] = {}
     for shape in TINY_SHAPES if setup.tiny else SHAPES:
         if shape.name in TUNED:
@@ -239,7 +239,7 @@ def _timed(cut: SplitPlan, copies: list[Planes], inputs: Inputs) -> dict[str, An
 
 @contextmanager
 def planned(cut: SplitPlan) -> Iterator[None]:
-    """Make `matmul` use this plan."""
+    """Return a context in which `matmul` uses this plan."""
     original = gemm.plan
     gemm.plan = lambda *_args, **_options: cut
     try:

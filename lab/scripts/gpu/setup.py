@@ -1,4 +1,4 @@
-"""Device, operations, folder and results file of every phase."""
+"""Parts of every phase: the options of the run, the results file, errors of a measurement."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from localdflash.backends.cuda.ops import KERNELS, REFERENCES, Ops
 
 
 class BenchReport:
-    """JSON object on disk with a part for each phase; the file is rewritten after every change."""
+    """Results file, JSON with a part for each phase; every change of the part of `phase` rewrites the file."""
 
     def __init__(self, path: Path, phase: str) -> None:
         self.path, self._phase = path, phase
@@ -24,7 +24,7 @@ class BenchReport:
         self.save()
 
     def start(self, **values: Any) -> None:
-        """Remove the results of an earlier run of this phase."""
+        """Replace the results of an earlier run of this phase by these values, and save."""
         self.document.setdefault("phases", {})[self._phase] = {}
         self.put(**values)
 
@@ -48,7 +48,7 @@ class Setup:
     device: torch.device
     tiny: bool
     folder: Path  # of large files, reused by the next run
-    llama_source: Path | None
+    llama_source: Path | None  # see `gpu_run --llama-source`
 
     @property
     def ops(self) -> Ops:

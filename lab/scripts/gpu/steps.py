@@ -1,6 +1,6 @@
-"""Phases `steps`, `acceptance` and `memory`: whole steps of a Qwen3-8B-shaped pair with random weights.
+"""Phase `steps`: times of steps and prompts, and memory, of a Qwen3-8B-shaped pair with random weights.
 
-The KV cache is random and the state is reset before every step, so that each is timed at exactly the named context.
+A timed step begins with a random KV cache and a reset state, so that it runs at exactly the named context.
 """
 
 import gc
@@ -57,7 +57,7 @@ def models(setup: Setup) -> tuple[Path, dict[str, Path]]:
 
 
 def run(setup: Setup, report: BenchReport) -> None:
-    """Load every drafter; report step times, acceptance and peak memory."""
+    """Load a pair with each drafter in turn; report weights, step times, memory, tokens per second and prompts."""
     began = time.perf_counter()
     target, drafters = models(setup)
     report.put(write_seconds=round(time.perf_counter() - began, 1), target_mb=target.stat().st_size >> 20)
@@ -102,7 +102,7 @@ def weight_bytes(stepper: Stepper) -> dict[str, int]:
 
 
 class RandomContext:
-    """Resets a stepper to a context of random tokens and a random KV cache."""
+    """Context of random tokens: fills a stepper's KV caches and documents once, and resets its state at each call."""
 
     def __init__(self, stepper: Stepper, context: int) -> None:
         self._stepper, device = stepper, stepper.device
@@ -124,13 +124,13 @@ class RandomContext:
         stepper.documents_length.fill_(len(documents))
 
     def __call__(self) -> None:
-        """Reset the state."""
+        """Reset the stepper's state and tokens."""
         self._stepper.state.copy_(self._state)
         self._stepper.tokens.copy_(self._tokens)
 
 
 def step_times(stepper: Stepper, context: int) -> dict[str, Any]:
-    """Return milliseconds of a step by mode, and relative to a step without drafting."""
+    """Return milliseconds of a step by mode, ratios to a step without drafting, and what each step drafted."""
     runner, reset = Runner(stepper), RandomContext(stepper, context)
     ms, drafted = {}, {}
     for mode in MODES:
@@ -142,7 +142,7 @@ def step_times(stepper: Stepper, context: int) -> dict[str, Any]:
 
 
 def alone(stepper: Stepper, mode: StepMode, context: int) -> dict[str, Any]:
-    """Return the microseconds of each operation's launches in a step without the other operations, and their number."""
+    """Return for each operation the number of its launches in a step, and their time without other operations."""
     original, reset = stepper.ops, RandomContext(stepper, context)
     names = [field.name for field in fields(Ops)]
     counts = dict.fromkeys(names, 0)
@@ -177,7 +177,7 @@ def _use(stepper: Stepper, ops: Ops) -> None:
 
 
 def acceptance(pair: CudaPair, tiny: bool) -> dict[str, Any]:
-    """Measure tokens per second through `CudaPair.step` with a fixed number of accepted tokens per block."""
+    """Measure tokens per second through `CudaPair.step`, without drafts and with the acceptance of PATTERNS."""
     stepper, original = pair.stepper, pair.stepper.ops
     prompt = torch.randint(stepper.target.config.vocab_size, (65 if tiny else 1025,)).tolist()
     count = 40 if tiny else 512
@@ -195,7 +195,7 @@ def acceptance(pair: CudaPair, tiny: bool) -> dict[str, Any]:
 
 
 def agreeing(accept: Callable[..., None], pattern: Sequence[int], device: torch.device) -> Callable[..., None]:
-    """Return an `accept` that accepts as many tokens as the pattern has, step after step."""
+    """Return an `accept` that accepts pattern[STEP % len(pattern)] draft tokens in a step."""
     accepted, rows = torch.tensor(pattern, device=device), torch.arange(ROWS, device=device)
 
     def patched(draft: Tensor, choice: Tensor, tokens: Tensor, state: Tensor, *rest: Any, **options: Any) -> None:
@@ -246,7 +246,7 @@ def prompt_rates(pair: CudaPair, lengths: Sequence[int]) -> dict[str, Any]:
 
 
 def _allocated(setup: Setup) -> int:
-    """Return the bytes of tensors now, and reset the peak."""
+    """Return the bytes of tensors now (0 on a CPU), and reset the peak."""
     if setup.device.type != "cuda":
         return 0
     torch.cuda.empty_cache()
@@ -255,7 +255,7 @@ def _allocated(setup: Setup) -> int:
 
 
 def _memory(setup: Setup, pair: CudaPair, target: Path, drafter: Path, base: int) -> dict[str, Any]:
-    """Return the predicted memory, and the peak since the beginning of the load."""
+    """Return the predicted bytes of the pair; on a GPU also the peak since `_allocated` returned `base`."""
     sizes = CudaSizes(target, drafter)
     predicted = total(sizes.parts(pair.stepper.context, sizes.drafters[0]))
     if setup.device.type != "cuda":

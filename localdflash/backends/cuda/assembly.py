@@ -1,4 +1,4 @@
-"""Assembles a `CudaPair`: checks the files, repacks weights on the device, captures and measures steps."""
+"""Assembles a `CudaPair`: checks the files, repacks weights on the device, captures and times steps."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ from localdflash.models.shapes.dflash_file import config_of_gguf
 from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights import gguf
 
-CALIBRATION_CONTEXT, ROUNDS = 64, 3  # tokens before a timed step, and rounds of timing
+CALIBRATION_CONTEXT, ROUNDS = 64, 3  # tokens before a timed step, and rounds of timing all modes
 
 
 def load_pair(
@@ -101,7 +101,7 @@ def _build_pair(
         native = NativeFp4()
         weights, ops, plans = native.convert(weights), native.ops(), native.plans()
     ops = select_forms(ops, choices)
-    shared = _shared(weights, drafter, context, device, plans)
+    shared = new_shared_buffers(weights, drafter, context, device, plans)
     stepper = Stepper(ops, weights, drafter, context, shared, dtype, dtype if in_float32 else KV_TYPES[options.kv])
     modes: tuple[StepMode, ...] = ("plain",)
     if options.draft:
@@ -130,13 +130,14 @@ def _open_drafter(
     return source, config
 
 
-def _shared(
+def new_shared_buffers(
     target: TargetWeights,
     drafter: DrafterWeights | None,
     context: int,
     device: torch.device,
     plans: Sequence[SplitPlan] = (),
 ) -> SharedBuffers:
+    """Return buffers for every launch of a pair; `plans` are those of further GEMMs."""
     plans = [*plans, *_plans(target.layers, target.config, device)]
     shapes = [target.config]
     heads = [target.head]
@@ -175,13 +176,13 @@ def _head_plan(heads: Heads, head_dim: int, device: torch.device) -> SplitPlan:
 
 
 def measure(stepper: Stepper, runner: Runner, modes: Sequence[StepMode]) -> dict[StepMode, float]:
-    """Return the milliseconds of a step in each mode after `CALIBRATION_CONTEXT` tokens; clear the pair's state."""
+    """Return the fastest step's milliseconds by mode, after `CALIBRATION_CONTEXT` tokens; clear the pair's state."""
     times = dict.fromkeys(modes, float("inf"))
     for _ in range(ROUNDS):
         for mode in modes:
             stepper.state.zero_()
             stepper.state[CONTEXT] = min(CALIBRATION_CONTEXT, stepper.context // 2)
-            for _ in range(2):  # the first step fills caches
+            for _ in range(2):  # the first step warms the GPU's caches
                 runner.synchronize()
                 began = time.perf_counter()
                 runner.step(mode, True, CALIBRATION_CONTEXT)

@@ -1,8 +1,7 @@
 """Forms in which the operations of the CUDA engine run, and the fallback after a failed check.
 
 An operation runs as its kernel, as the kernel's simplest launch, or as the torch reference. Steps are replayed as CUDA
-graphs, and prompts are read in blocks, unless the switch `graph` or `blocks` is off. This module does not
-import torch.
+graphs unless the switch `graph` is off, prompts are read in blocks unless `blocks` is. This module imports no torch.
 """
 
 from collections.abc import Mapping
@@ -18,21 +17,10 @@ SWITCHES = ("graph", "blocks")
 OPERATIONS = (
     *("set_back", "dense", "embed", "qkv", "attention", "prompt_attention", "residual", "swiglu", "route"),
     *("experts_gate_up", "experts_down", "combine", "matmul", "convolve_in", "convolve_out", "head", "markov_anchor"),
-    *(
-        "markov_slot",
-        "top_k",
-        "select",
-        "sample",
-        "gather_taps",
-        "begin",
-        "next_tokens",
-        "propose",
-        "caught_up",
-        "lookup",
-        "accept",
-    ),
+    *("markov_slot", "top_k", "select", "sample", "gather_taps", "begin", "next_tokens", "propose", "caught_up"),
+    *("lookup", "accept"),
 )
-BLOCK_OPERATIONS = ("dense", "prompt_attention")  # of prompts in blocks only
+BLOCK_OPERATIONS = ("dense", "prompt_attention")  # run only for prompts in blocks
 
 
 @dataclass(frozen=True)
@@ -64,7 +52,7 @@ class Choices:
                          *(f"{name}:off" for name in sorted(self.off))])  # fmt: skip
 
     def is_on(self, switch: str) -> bool:
-        """Return whether a switch is on; references turn graphs off, since a graph cannot capture their host reads."""
+        """Return whether a switch is on. Any reference turns graphs off: a graph cannot capture reads by the host."""
         return switch not in self.off and not (switch == "graph" and "reference" in self.forms.values())
 
     def fallback(self, failed_check: str) -> "Choices | None":
@@ -86,6 +74,6 @@ class Choices:
         return Choices(self.forms, self.off | {switch}) if self.is_on(switch) else None
 
     def _simplest(self) -> "Choices | None":
-        """Return choices with every kernel in its simple form; None if that changes nothing."""
+        """Return choices with every operation in form "kernel" made "simple"; None if there is none."""
         simplest_forms = {name: self.forms.get(name, "simple") for name in OPERATIONS}
         return None if simplest_forms == self.forms else Choices(simplest_forms, self.off)

@@ -33,7 +33,7 @@ def check_heads(config: DecoderConfig, path: str) -> None:
 
 
 def check_tensor_types(header: GGUFHeader) -> None:
-    """Raise ModelError for a matrix whose type planes cannot hold exactly."""
+    """Raise ModelError for a matrix whose type is not one of `PLANES`, except a router ("ffn_gate_inp")."""
     for info in header.tensors.values():
         if len(info.shape) > 1 and info.ggml_type not in PLANES and "_inp" not in info.name:
             raise ModelError(
@@ -43,7 +43,7 @@ def check_tensor_types(header: GGUFHeader) -> None:
 
 
 def check_drafter(config: DFlashConfig, path: str) -> None:
-    """Raise ModelError for a drafter that the kernels do not run."""
+    """Raise ModelError for a drafter whose block, selector or taps the kernels do not support."""
     cases = (
         (config.block_size > ROWS, f"blocks of {config.block_size} tokens, more than {ROWS}"),
         (config.selector_top_k > MAX_K, f"{config.selector_top_k} candidates per draft token, more than {MAX_K}"),

@@ -55,7 +55,7 @@ class StepModes:
 
     def __init__(self, step_ms: dict[StepMode, float]) -> None:
         self.records = {mode: ModeRecord(ms) for mode, ms in step_ms.items()}
-        self._saved = 0.0  # milliseconds that may be spent on other modes
+        self._saved = 0.0  # milliseconds that may be lost in modes that look slower
 
     def choose(self) -> StepMode:
         """Return the mode with the most expected tokens per millisecond, or sometimes another one, to measure it."""
@@ -68,7 +68,7 @@ class StepModes:
         return best
 
     def record_step(self, mode: StepMode, tokens: int, ms: float) -> None:
-        """Update the means with a step."""
+        """Update the means with a step that committed `tokens` tokens in `ms` milliseconds."""
         record = self.records[mode]
         record.tokens += (1 - TOKENS_DECAY) * (tokens - record.tokens)
         record.ms += (1 - MS_DECAY) * (min(ms, 3 * record.ms) - record.ms)
@@ -100,7 +100,7 @@ class CudaPair:
         self._drafter_length = 0  # tokens in the drafter's cache
         self._computed = 0  # tokens in the target's cache, as far as the host knows
         self._in_blocks = 0  # leading tokens of `ids` prefilled in blocks, not in tiles of 16
-        self._steps = 0  # started since the device's counter was last set to zero
+        self._steps = 0  # steps started since the device's counter was last set to zero
         self._in_flight: deque[_StepInFlight] = deque()
         self._chosen_mode: StepMode | None = None  # chosen, but not started yet
         self._is_device_ahead = False  # whether the device may be ahead of `ids`
@@ -165,7 +165,7 @@ class CudaPair:
         return self._computed - reused
 
     def _count_reusable(self, common: int, blocks: Sequence[int]) -> int:
-        """Return how many of the first `common` tokens have the bits of a prompt that begins with these blocks."""
+        """Return how many of the first `common` cached tokens have the bits that a prompt in these blocks has."""
         if self._in_blocks == sum(blocks) <= common:
             return common
         reusable = 0
@@ -176,21 +176,20 @@ class CudaPair:
         return reusable
 
     def _split_blocks(self, tokens: int) -> list[int]:
-        """Return the sizes of the blocks that begin a prompt."""
+        """Return the sizes of the blocks that begin a prompt; see `PromptReader.split`."""
         return self.stepper.reader.split(tokens) if self.stepper.reader else []
 
     def _prefill_block(self, size: int) -> None:
-        """Compute the next block of the prompt, and let the drafter read it."""
         self.runner.prefill_block(self._computed, size)
         self._advance(size)
         self._in_blocks = self._computed
 
     def _extend(self, count: int) -> None:
-        """Compute `count` more tokens of the prompt in tiles, and let the drafter read them."""
         self.runner.extend(-(-count // ROWS), self._computed)
         self._advance(count)
 
     def _advance(self, count: int) -> None:
+        """Move CONTEXT past `count` computed tokens, and let the drafter read as many."""
         self._computed += count
         self.stepper.state[CONTEXT] = self._computed
         for _ in range(-(-count // ROWS) if self.stepper.drafter else 0):
@@ -201,7 +200,7 @@ class CudaPair:
         self._drafter_length = min(self._drafter_length + ROWS, self._computed)
 
     def step(self, sampler: Sampler, limit: int) -> Step:
-        """See `Pair`. If the logits are not numbers, drop the sequence and raise LocaldflashError."""
+        """See `Pair`. If the logits are not numbers, forget the sequence and raise LocaldflashError."""
         room = min(limit, self.room)
         if room < 1:
             raise ContextOverflow(f"the context of {self.stepper.context} tokens is full")
@@ -248,7 +247,7 @@ class CudaPair:
         return True
 
     def _is_drafter_near(self, mode: StepMode) -> bool:
-        """Return whether the drafter lags by one step at most, or in a mode without it, by less than its tap ring."""
+        """Return whether the drafter lags by 16 tokens at most, or in a mode without it, by less than its tap ring."""
         if mode not in DRAFTING:
             return self._computed - self._drafter_length < TAP_SLOTS - SLACK
         if any(started.mode not in DRAFTING for started in self._in_flight):
@@ -312,7 +311,7 @@ class CudaPair:
         self._reset_device(length - 1)
 
     def forget(self) -> None:
-        """Drop the whole sequence, and the copied sampling parameters."""
+        """Drop the whole sequence, and the sampling parameters on the device."""
         self.ids, self._sampler = [], None
         self._reset_device(0)
 

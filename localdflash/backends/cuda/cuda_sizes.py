@@ -25,18 +25,18 @@ from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 KV_TYPES = {"auto": torch.float16, "f16": torch.float16, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
-# Bytes for torch's rounding (1 MB per tensor), compiled kernels, graphs, and cuBLAS's workspaces.
+# Bytes for torch's rounding (up to 1 MB per tensor), compiled kernels, graphs, and cuBLAS's workspaces.
 RESERVE = 700 << 20
 MAX_CONTEXT = slots_of(BUCKETS[-1]) - SLACK
 INT8, INT4 = (8.25, 32), (4.25, 32)  # bits per weight and R, as in `PLANES`
-COPY_COLUMNS = ("markov_w1.weight", "selector_predecessor.weight", "selector_successor.weight")  # float16, row by row
-BITS = {"8 bits": 8, "4 bits": 4}  # of a safetensors drafter's weights, by `Fit.drafter`
+FLOAT16_TABLES = ("markov_w1.weight", "selector_predecessor.weight", "selector_successor.weight")
+BITS = {"8 bits": 8, "4 bits": 4}  # bits per weight of a safetensors drafter, by `Fit.drafter`
 
 
 def gguf_drafter_bytes(header: GGUFHeader) -> int:
-    """Return the bytes on the device of a GGUF drafter; k and v are stored with q, and stacked for the context."""
+    """Return the bytes on the device of a GGUF drafter; k and v are stored twice: with q, and for all layers."""
     once = {name: info for name, info in own_tensors(header).items() if not name.startswith("conf_proj")}
-    tables = sum(table_bytes(name, *once.pop(name).shape) for name in COPY_COLUMNS if name in once)
+    tables = sum(table_bytes(name, *once.pop(name).shape) for name in FLOAT16_TABLES if name in once)
     bases = [once.pop(name) for name in list(once) if name.endswith("_conv_base")]
     twice = [info for name, info in once.items() if name.endswith(("attn_k.weight", "attn_v.weight"))]
     matrices = sum(tensor_bytes(info.ggml_type, info.shape) for info in [*once.values(), *twice])
@@ -44,7 +44,7 @@ def gguf_drafter_bytes(header: GGUFHeader) -> int:
 
 
 def drafter_bytes(config: DFlashConfig, bits: int) -> int:
-    """Return the bytes of a drafter's weights quantized at load; k and v are stored twice."""
+    """Return the bytes of a safetensors drafter, quantized to `bits`; k and v are stored twice, as in a GGUF one."""
     c = config.decoder
     h, f, d = c.hidden_size, c.intermediate_size, c.head_dim
     q, kv = c.num_attention_heads * d, c.num_key_value_heads * d
@@ -57,17 +57,17 @@ def drafter_bytes(config: DFlashConfig, bits: int) -> int:
     if sides:
         shapes += [(sides * h // config.conv_group, h)] * convolutions
     ranks = config.markov_rank, config.selector_rank, config.selector_rank
-    tables = sum(table_bytes(name, c.vocab_size, rank) for name, rank in zip(COPY_COLUMNS, ranks, strict=True))
+    tables = sum(table_bytes(name, c.vocab_size, rank) for name, rank in zip(FLOAT16_TABLES, ranks, strict=True))
     return sum(matrix_bytes(*kind, n, k) for n, k in shapes) + tables + convolutions * sides * h * 4
 
 
 def table_bytes(name: str, tokens: int, rank: int) -> int:
-    """Return the bytes of a table whose rows are gathered; DSpark's rows are as wide as the planes they multiply."""
+    """Return the bytes of a table in float16; DSpark's rows are padded like the planes that they multiply."""
     return tokens * (padded(rank, 128) if name.startswith("markov") else rank) * 2
 
 
 def tensor_bytes(kind: GGMLType, shape: tuple[int, ...]) -> int:
-    """Return the bytes on the device of a GGUF tensor; anything but a matrix stays float32."""
+    """Return the bytes on the device of a GGUF tensor: planes for a matrix (8-bit if of another type), else float32."""
     if len(shape) < 2:
         return prod(shape) * 4
     bits, rows = PLANES.get(kind, INT8)
@@ -75,7 +75,7 @@ def tensor_bytes(kind: GGMLType, shape: tuple[int, ...]) -> int:
 
 
 def matrix_bytes(bits: float, rows: int, n: int, k: int) -> int:
-    """Return the bytes on the device of planes [n, k] of `bits` per weight, k padded to blocks of 4 * `rows`."""
+    """Return the bytes of planes [n, k] with `bits` per weight, k padded to blocks of 4 * `rows` weights."""
     return int(padded(n, COLUMNS) * padded(k, 4 * rows) * bits / 8)
 
 
@@ -92,7 +92,7 @@ def _activation_bytes(config: DecoderConfig) -> int:
 
 
 class CudaSizes:
-    """See `MemorySizes`; `bits` limits a safetensors drafter. ModelError if this engine cannot run the pair."""
+    """See `MemorySizes`. `bits`: maximum for a safetensors drafter. ModelError if this engine cannot run the pair."""
 
     def __init__(self, target: Path, drafter: Path | None, kv: str = "f16", bits: int = 8) -> None:
         self.header = read_header(target)
@@ -115,7 +115,7 @@ class CudaSizes:
         parts = {TARGET: self._target, TARGET_KV: kv_bytes(c, self._kv) * slots}
         scratch = MAX_TILES * _activation_bytes(c) + DOCUMENTS * 4
         scratch += ROWS * c.vocab_size * 4 * 35 // 32  # logits of all rows, and sampling scratch for every 32
-        scratch += chunks_of(slots) * ROWS * c.num_attention_heads * (c.head_dim + 2) * 4  # attention's sums
+        scratch += chunks_of(slots) * ROWS * c.num_attention_heads * (c.head_dim + 2) * 4  # attention's partial results
         scratch += slots * (c.head_dim * 4 + 4)
         scratch += self._reader_bytes(slots)
         if drafter != NO_DRAFTER and (drafting := self._drafter):
@@ -152,11 +152,11 @@ class CudaSizes:
 
 DESKTOP_BYTES, OTHER_BYTES = 512 << 20, 128 << 20  # left free on a GPU with a display, and on one without
 SPARE_DIVISOR = 8  # an automatic context leaves 1 / SPARE_DIVISOR of the free memory unused
-MAX_ATTEMPTS = 4
+MAX_ATTEMPTS = 4  # loads, each with a smaller plan
 
 
 def budget_of(device: torch.device) -> MemoryBudget:
-    """Return the memory that is free on a GPU now; measure it once per plan, because it changes all the time."""
+    """Return the memory that is free on a GPU now. It changes all the time, so a plan must use one measurement."""
     free = torch.cuda.mem_get_info(device)[0]
     free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     margin = RESERVE + (DESKTOP_BYTES if has_display(device) else OTHER_BYTES)
@@ -171,18 +171,18 @@ def has_display(device: torch.device) -> bool:
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
         return bool(pynvml.nvmlDeviceGetDisplayActive(handle))
-    except Exception:  # no library, an old one, an old torch, no CUDA: a GPU without a desktop
+    except Exception:  # no library, an old one, an old torch, no CUDA
         return False
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return whether an error means that the GPU is full; Triton and graphs raise the driver's message."""
+    """Return whether an error means that the GPU is full; Triton and graphs only have the driver's message."""
     return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
 
 
 def plan_smaller(sizes: MemorySizes, planned: Fit, requested: int, budget: MemoryBudget, attempt: int) -> Fit:
     """Return a smaller plan after `attempt` loads ran out of memory; raise OutOfMemory if nothing fits."""
-    less = total(planned.parts) >> (MAX_ATTEMPTS + 1 - attempt)  # a 16th, an 8th, a quarter
+    less = total(planned.parts) >> (MAX_ATTEMPTS + 1 - attempt)  # a 16th, then an 8th, then a quarter
     budget = replace(budget, free=min(budget.free, budget.needed(planned.parts) - less), spare=0)
     if requested:
         try:
@@ -200,6 +200,6 @@ def fallback_notice(planned: Fit, tried: Fit, failure: str) -> str:
     return f"{failure}: loaded with {' and '.join(now)} instead of {tried.context} tokens"
 
 
-class _LimitedContext:  # `MemorySizes` with a shorter trained context
+class _LimitedContext:  # the given `MemorySizes` with a shorter trained context
     def __init__(self, sizes: MemorySizes, longest: int) -> None:
         self.trained, self.drafters, self.parts = longest, sizes.drafters, sizes.parts

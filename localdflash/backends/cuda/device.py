@@ -32,7 +32,7 @@ def driver_present() -> bool:
 
 
 def has_native_fp4(capability: tuple[int, int]) -> bool:
-    """Return whether Triton can use the chip's FP4 matrix instructions: Blackwell RTX."""
+    """Return whether the chip has FP4 matrix instructions that Triton uses: Blackwell RTX."""
     return capability[0] == 12
 
 
@@ -84,7 +84,7 @@ def device_context(device: "torch.device") -> AbstractContextManager[object]:
 
 
 def means_gpu(name: str) -> bool:
-    """Return whether `--device` may mean a GPU of this engine; other names, such as "Vulkan0", are llama.cpp's."""
+    """Return whether `--device NAME` means a GPU of this engine; other names, such as "Vulkan0", are llama.cpp's."""
     if name == "cpu" or not driver_present():
         return False
     if name in gpus.ANY_GPU or name.isdecimal() or name.upper().startswith("GPU-"):
@@ -96,7 +96,7 @@ def means_gpu(name: str) -> bool:
 
 
 def missing_tools() -> str:
-    """Return which build tool Triton cannot find, with a remedy; "" if none is missing."""
+    """Return a message that names the build tool that Triton cannot find, and a remedy; "" if none is missing."""
     if os.name == "nt":  # triton-windows includes them
         return ""
     if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
@@ -132,7 +132,7 @@ def free_unused_memory() -> None:
 
 
 def gpu_budget(name: str = "auto") -> MemoryBudget:
-    """Return the memory of the GPU that the engine would use; raise NoDevice if there is none."""
+    """Return the memory of the first of `find_gpus`; raise NoDevice if there is none."""
     device = find_device(name)
     from localdflash.backends.cuda.cuda_sizes import budget_of
 

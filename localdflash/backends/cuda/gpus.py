@@ -1,4 +1,4 @@
-"""GPUs that CUDA sees, numbered as CUDA does; selection by number, name or UUID, else the first with room."""
+"""GPUs by CUDA's numbers; selection by number, name or UUID, and of the first that has room for a pair."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 MIN_CAPABILITY = (8, 0)  # int8 and fp16 tensor cores with asynchronous copies: RTX 30 and newer
 MIN_CAPABILITY_NAME = "RTX 30, A100"
 _NEEDED = f"{'.'.join(map(str, MIN_CAPABILITY))} is needed ({MIN_CAPABILITY_NAME} or newer)"
-ANY_GPU = ("auto", "gpu")
+ANY_GPU = ("auto", "gpu")  # values of --device that match every GPU
 MIN_UUID_CHARS = 8  # shortest prefix of a UUID that selects a GPU
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """GPU by CUDA's number."""
+    """GPU with a number that CUDA gives it."""
 
     number: int
 
@@ -98,7 +98,7 @@ def select_gpus(name: str) -> Sequence[Gpu]:
 
 
 def describe_roles(name: str) -> Sequence[tuple[Gpu, str]]:
-    """Return each GPU with a phrase for `doctor`: when it is used for `--device name`, or why it is not."""
+    """Return each GPU with a phrase for `doctor`: when `--device name` uses it, or why it does not."""
     described, earlier = [], list[int]()
     for gpu in all_gpus():
         if name not in ANY_GPU and not gpu.matches(name):
@@ -120,9 +120,9 @@ def choose_gpu(
     *,
     can_evict: bool = False,
 ) -> tuple[Gpu, Fit]:
-    """Return the first GPU that holds pair and drafter, else the first that holds the target, with the memory plan.
+    """Return the first GPU that holds target and drafter, else the first that holds the target, with the memory plan.
 
-    `measure` is called for one GPU after another until one holds the pair; `can_evict`: see `fit`. If none holds the
+    `measure` is called for one GPU after another until one holds both; `can_evict`: see `fit`. If none holds the
     target, raise the OutOfMemory of the GPU with the most free memory.
     """
     others, full = list[tuple[Gpu, Fit]](), list[tuple[int, OutOfMemory]]()

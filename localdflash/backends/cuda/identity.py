@@ -29,7 +29,7 @@ def _machine(gpu: Gpu) -> Identity:
 
 
 def identify_pair(files: LocalPair, options: Options) -> tuple[Identity, Identity]:
-    """Return the identity of the GPU that would run a pair, and the types and shapes that select its kernels there."""
+    """Return the identity of the GPU that would run a pair, and the types and shapes that select the pair's kernels."""
     drafter = (files.drafter_safetensors or files.drafter_gguf) if options.draft else None
     sizes = CudaSizes(files.target, drafter, options.kv, options.drafter_bits)
     gpu, _ = choose_gpu(find_gpus(options.device), sizes, options.context, budget_of)

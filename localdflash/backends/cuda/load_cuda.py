@@ -64,7 +64,7 @@ def load(files: LocalPair, options: Options, ops: Ops = KERNELS) -> Running:
 def _load(
     target: Path, drafter: Path | None, sizes: CudaSizes, gpu: Gpu, first: Fit, options: Options, ops: Ops
 ) -> tuple[CudaPair, Fit, str]:
-    """Load the pair by the plan `first`, or by a smaller plan if the GPU is full; return pair, plan and notice."""
+    """Load by the plan `first`, or by a smaller one if the GPU is full; return pair, plan, and a notice or ""."""
     device, planned, notice, failure = gpu.device, first, first.notice, ""
     for attempt in range(1, MAX_ATTEMPTS + 1):
         bits = BITS.get(planned.drafter, options.drafter_bits)
@@ -75,7 +75,7 @@ def _load(
             return pair, planned, notice
         except OutOfMemory as error:
             failure = f"{error} ({gigabytes(total(planned.parts))} were planned)"
-        free_unused_memory()  # only now: the exception referred to the failed load's tensors
+        free_unused_memory()  # outside `except`: the exception refers to the failed load's tensors
         if options.can_evict:
             break
         planned = plan_smaller(sizes, planned, options.context, budget_of(device), attempt)

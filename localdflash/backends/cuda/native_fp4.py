@@ -1,6 +1,6 @@
 """Optional FP4 mode on Blackwell RTX: FP4 weights times activations rounded to FP4, which changes the text.
 
-A native GEMM writes its product, which the fused kernels read: two more launches for each matrix.
+A GEMM in FP4 writes its product, which the fused kernels read: two more launches for each matrix and tile.
 """
 
 from collections.abc import Callable
@@ -26,14 +26,14 @@ class _Native:
 
 
 class NativeFp4:
-    """FP4 matrices of a target, and operations that look them up by the planes that replace them."""
+    """FP4 matrices of a target, and operations that find them by the planes that stand in for them."""
 
     def __init__(self) -> None:
         self._natives: dict[int, _Native] = {}
         self._products: dict[int, Tensor] = {}  # by width: matrices of one width share a buffer
 
     def convert(self, target: TargetWeights) -> TargetWeights:
-        """Return the target with its FP4 matrices converted; ModelError if it has none."""
+        """Return the target with stand-ins for its FP4 matrices; ModelError if it has none."""
         layers = []
         for layer in target.layers:
             heads = tuple(replace(part, planes=self._convert(part.planes)) for part in layer.qkv)
@@ -59,7 +59,7 @@ class NativeFp4:
         )
 
     def _convert(self, planes: Planes) -> Planes:
-        """Return planes that hold an FP4 matrix's product; return other planes unmodified."""
+        """Return planes that will hold an FP4 matrix's product; return other planes unmodified."""
         if planes.code != "e2m1" or planes.experts != 1:
             return planes
         matrix, width = fp4_matrix(planes), -(-planes.n // COLUMNS) * COLUMNS

@@ -1,7 +1,7 @@
-"""Copies KV caches between the device and main memory, through pinned memory; off the device on a separate thread.
+"""Copies KV caches between the device and main memory, through pinned memory. A thread copies off the device.
 
-A slot holds one token's entries in a cache. Slots are copied in order, in blocks of up to 16 MB. A step waits only for
-the slots that it overwrites: a short completion after a long chat waits for one block.
+A slot holds one token's entries in a cache. Slots are copied in order, up to 16 MB at once. A step waits only for the
+slots that it overwrites: a short completion after a long chat waits for one copy.
 """
 
 import threading
@@ -19,7 +19,7 @@ STAGING_BYTES = 16 << 20  # size of the pinned staging buffer
 
 
 def new_staging(on_gpu: bool) -> Tensor:
-    """Return a staging buffer, uint8; pinned if there is a GPU."""
+    """Return a staging buffer, uint8; pinned if `on_gpu`."""
     return torch.empty(STAGING_BYTES, dtype=torch.uint8, pin_memory=on_gpu)
 
 
@@ -29,7 +29,7 @@ class OffloadedSequence:
     def __init__(self, groups: Sequence[Sequence[Tensor]], slots: int) -> None:
         self.slots = slots
         self.saved: list[bytearray] = []  # per group: its tensors, concatenated
-        self._rows: list[tuple[Tensor, Tensor]] = []  # source and destination, uint8 [slots, bytes of a row]
+        self._rows: list[tuple[Tensor, Tensor]] = []  # source and destination, uint8 [slots, bytes of a slot]
         self._copied = 0
         self.wait: Callable[[], None] = lambda: None  # waits until `saved` is complete; raises the copy's error
         self._changed = threading.Condition()
@@ -45,7 +45,7 @@ class OffloadedSequence:
             offset += part.nbytes
 
     def blocks(self, staging: Tensor) -> Iterator[int]:
-        """Copy block by block through `staging`; yield how many slots may now be overwritten on the device."""
+        """Copy in blocks of slots through `staging`; yield after each how many slots the device may overwrite."""
         row = sum(part.shape[1] for part, _ in self._rows)
         step = len(staging) // row if row else 1
         for first in range(0, self.slots, step):
@@ -62,12 +62,12 @@ class OffloadedSequence:
                 destination[block] = piece.view(part[block].shape)
 
     def move(self, staging: Tensor) -> None:
-        """Copy everything; runs on the offloader's thread."""
+        """Copy all slots, on the offloader's thread, and let waiting steps know."""
         for copied in self.blocks(staging):
             self._free_slots(copied)
 
     def end(self) -> None:
-        """Stop copying, complete or not, and release all slots."""
+        """Release all slots and the tensors, whether the copy is complete or not."""
         self._rows.clear()
         self._free_slots(self.slots)
 
@@ -85,7 +85,7 @@ class OffloadedSequence:
 def restore(
     groups: Sequence[Sequence[Tensor]], saved: Sequence[bytes | bytearray], slots: int, staging: Tensor
 ) -> None:
-    """Copy what `OffloadedSequence` saved back into the first `slots` rows of the tensors, through halves of `staging`.
+    """Copy `saved` of an `OffloadedSequence` into the first `slots` slots of the tensors, through halves of `staging`.
 
     The caller waits for the stream before overwriting `staging` or `saved`.
     """
@@ -124,13 +124,13 @@ class Offloader:
         self._staging: Tensor | None = None
 
     def send(self, groups: Sequence[Sequence[Tensor]], slots: int) -> OffloadedSequence:
-        """Start copying the first `slots` rows of each group of tensors, whose writers must have finished."""
+        """Start copying the first `slots` slots of each group of tensors, whose writers must have finished."""
         sequence = OffloadedSequence(groups, slots)
         sequence.wait = self._thread.submit(self._move, sequence).result
         return sequence
 
     def close(self) -> None:
-        """Wait until all copies are done; free the pinned memory."""
+        """Wait until all copies are done; end the thread and free the pinned memory."""
         self._thread.shutdown()
         self._staging = None
 

@@ -32,7 +32,7 @@ Op = Callable[..., None]
 
 @dataclass(frozen=True)
 class Ops:
-    """Set of operations; the kernels' docstrings document them."""
+    """Set of operations; the docstrings of the kernels document them."""
 
     set_back: Op
     dense: Op
@@ -97,7 +97,7 @@ def _simple(op: Op) -> Op:
 
 
 def low_memory(reference: Op) -> Op:
-    """Return a reference that keeps no float32 matrix in memory afterwards."""
+    """Return the reference as an operation that keeps no float32 matrix in memory afterwards."""
 
     def run(*args: Any, **kwargs: Any) -> None:
         arguments = bind_arguments(reference, args, kwargs)

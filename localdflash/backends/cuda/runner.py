@@ -1,6 +1,6 @@
 """Runs the launch sequences of `Stepper`: as captured CUDA graphs on a GPU, directly on a CPU.
 
-A graph is captured per number of attention chunks. A step's record is copied to pinned memory, with an event to wait
+A sequence has a graph per number of attention chunks. A step's record is copied to pinned memory, with an event to wait
 for. `prepare` compiles and captures all sequences. A CUDA error that breaks the process becomes `DeviceError`.
 """
 
@@ -34,7 +34,7 @@ CACHE_VARIABLE = "TRITON_CACHE_DIR"  # environment variable of Triton's cache fo
 
 
 def compile_all(launches: Iterable[KernelLaunch], compiling: Compiling | None = None) -> None:
-    """Compile each variant among the launches once, in parallel; report progress to `compiling`."""
+    """Compile each variant of kernel among the launches once, in parallel; report done and total to `compiling`."""
     set_triton_cache()
     distinct = {launch.variant: launch for launch in launches}
     report = compiling or (lambda _done, _total: None)
@@ -59,7 +59,7 @@ def set_triton_cache() -> None:
         os.environ[CACHE_VARIABLE] = str(create_private(cache_folder() / "triton"))
 
 
-Key = tuple[str, int]  # a sequence's name, and the number of attention chunks that it covers
+Key = tuple[str, int]  # a sequence's name, and the number of attention chunks of its graph, 0 if only one exists
 
 
 class Runner:
@@ -79,7 +79,7 @@ class Runner:
         self._offloaded: OffloadedSequence | None = None
 
     def prepare(self, modes: Sequence[StepMode], compiling: Compiling | None = None) -> None:
-        """Compile every kernel that these modes may launch, at any length, and capture every sequence."""
+        """On a GPU, compile every kernel that these modes may launch, at any length, and capture every sequence."""
         if not self._on_device:
             return
         with self.on_gpu():
@@ -88,7 +88,7 @@ class Runner:
                 self._graphs[key] = self._capture(sequence)
 
     def launches(self, modes: Sequence[StepMode]) -> list[KernelLaunch]:
-        """Return every launch that these modes may run, at any length."""
+        """Return every kernel launch of these modes and of prefill, at any length."""
         with collect_launches() as launches:
             for _, sequence in self._sequences(modes):
                 sequence()
@@ -108,7 +108,7 @@ class Runner:
             yield self._block_sequence(size)
 
     def step(self, mode: StepMode, greedy: bool, length: int) -> torch.cuda.Event | None:
-        """Start a step at a context of at most `length` tokens; return its event, None on a CPU, where it has ended."""
+        """Start a step at a context of at most `length` tokens; return the event of its end, None on a CPU (ended)."""
         self.wait_for_slots(length + ROWS)
         with self.on_gpu():
             self._run(*self._step_sequence(mode, greedy, chunks(length, self._slots)))
@@ -126,7 +126,7 @@ class Runner:
         return (f"{mode} {'greedy' if greedy else 'sampled'}", splits), recorded
 
     def record(self, arrival: torch.cuda.Event | None, number: int) -> list[int]:
-        """Wait for the `number`-th step of the stepper; return its record."""
+        """Wait for the event `arrival` of step `number`; return the step's record (see `rounds`)."""
         with self.on_gpu():
             if arrival:
                 arrival.synchronize()
@@ -144,7 +144,7 @@ class Runner:
             return self.stepper.draft[1:rows].tolist(), on_host.numpy()
 
     def extend(self, tiles: int, length: int) -> None:
-        """Compute one or two tiles of 16 tokens after a context of `length`."""
+        """Prefill one or two tiles of 16 tokens after a context of `length`."""
         last = length + ROWS * (tiles - 1)  # where the last tile starts
         self.wait_for_slots(last + ROWS)
         with self.on_gpu():
@@ -172,14 +172,14 @@ class Runner:
         return ("catch up", 0), self.stepper.catch_up
 
     def offload(self, groups: Sequence[Sequence[Tensor]], slots: int) -> OffloadedSequence:
-        """Start copying the first `slots` rows of each group's tensors to main memory, while other steps run."""
+        """Wait for the GPU, then start copying the first `slots` slots of each group's tensors to main memory."""
         self.synchronize()
         self.wait_for_slots(len(self.stepper.tokens))
         self._offloaded = self._offloader.send(groups, slots)
         return self._offloaded
 
     def restore(self, groups: Sequence[Sequence[Tensor]], saved: Sequence[bytes | bytearray], slots: int) -> None:
-        """Fill the first `slots` rows of each group's tensors with what `offload` saved."""
+        """Fill the first `slots` slots of each group's tensors with what `offload` saved."""
         self.wait_for_slots(slots)
         with self.on_gpu():
             if self._staging is None:
@@ -193,7 +193,7 @@ class Runner:
                 self._offloaded.wait_for(slots)
 
     def synchronize(self) -> None:
-        """Wait for everything that was started."""
+        """Wait for everything that was started on the GPU."""
         if self._on_device:
             with self.on_gpu():
                 torch.cuda.synchronize(self.stepper.device)
@@ -205,7 +205,7 @@ class Runner:
             yield
 
     def close(self) -> None:
-        """Wait until all steps and copies have ended."""
+        """Wait until all steps and copies have ended; end the thread that copies."""
         self.synchronize()
         self._offloader.close()
 
@@ -218,7 +218,7 @@ class Runner:
         self._graphs[key].replay()
 
     def _capture(self, sequence: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        """Return a sequence as a graph; the run before the capture writes only past the context, and the state."""
+        """Return a sequence as a graph. A run before the capture writes past the context; the state is restored."""
         state = self.stepper.state.clone()
         side = _capture_stream(self.stepper.device)
         side.wait_stream(torch.cuda.current_stream())
@@ -235,7 +235,7 @@ class Runner:
 
 @functools.cache
 def _capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream for captures, the same for all pairs: torch keeps 32 MB for cuBLAS on each."""
+    """Return the stream for captures, one for all pairs, since torch keeps 32 MB for cuBLAS per stream."""
     return torch.cuda.Stream(device)
 
 

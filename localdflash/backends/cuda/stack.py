@@ -29,13 +29,13 @@ from localdflash.kernels.cuda.residual import Tap
 from localdflash.kernels.cuda.split_k import SplitWorkspace
 from localdflash.models.shapes.decoder_config import DecoderConfig
 
-ROWS = 16  # of a tile, and of every forward pass except a prompt's, with and without a draft
+ROWS = 16  # rows of a tile; a step computes one tile, with and without a draft, a prompt more
 WIDTH_ALIGN = 128  # buffer widths are multiples of this
 
 
 @dataclass(frozen=True)
 class SharedBuffers:
-    """Scratch memory of split reductions, shared by all launches."""
+    """Scratch memory of reductions over programs, shared by target and drafter."""
 
     workspace: SplitWorkspace
     scratch: attention.Scratch
@@ -44,16 +44,16 @@ class SharedBuffers:
 
 @dataclass(frozen=True)
 class Mask:
-    """Attention mask, "chain" (causal) or "block", with a window; see localdflash.kernels.cuda.attention."""
+    """Attention mask; see localdflash.kernels.cuda.attention. `window` 0: no window."""
 
-    kind: str = "chain"
+    kind: str = "chain"  # or "block"
     block: int = ROWS
     window: int = 0
 
 
 @dataclass(frozen=True)
 class TapRing:
-    """Ring buffer of the target's features for the drafter: hidden states divided by 16, at position modulo length."""
+    """Ring buffer of the target's features (taps) for the drafter: hidden states / 16, in row position % length."""
 
     ring: Tensor  # [length, n_taps * H]
     layers: tuple[int, ...]  # 0-based ids of the layers whose output is stored
@@ -81,12 +81,12 @@ class ConvolutionBuffers:
         self.out = torch.zeros(ROWS, hidden, device=device)
 
     def coefficients(self, convolution: Convolution) -> Coefficients:
-        """Return the coefficients of the sublayer that was projected last."""
+        """Return the coefficients of a sublayer, with the deltas that were computed last."""
         return Coefficients(convolution.base, self.delta, convolution.group)
 
 
 class Buffers:
-    """Activations [tiles, ...] of one stack, at fixed addresses for CUDA graphs; convolutions and experts: one tile."""
+    """Activations [tiles, ...] of one stack, at fixed addresses for CUDA graphs; convolutions and experts: one."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Buffers:
         self.squares = squares.unbind()
 
     def select(self, tiles: int | slice) -> "Buffers":
-        """Return the buffers of one tile, or of some tiles."""
+        """Return views of one tile (without the axis of tiles), or of some tiles."""
         selected = copy(self)
         for name in ("x", "hidden", "hidden_sums", "q", "attn_out", "attn_out_sums", "mlp", "mlp_sums"):
             setattr(selected, name, getattr(self, name)[tiles])
@@ -119,12 +119,12 @@ class Buffers:
 
 
 def padded(size: int) -> int:
-    """Round a width up as the buffers do; their padding stays zero."""
+    """Return a width rounded up to a multiple of WIDTH_ALIGN; the padding of buffers stays zero."""
     return -(-size // WIDTH_ALIGN) * WIDTH_ALIGN
 
 
 def activations(size: int, device: torch.device, dtype: torch.dtype, *tiles: int) -> tuple[Tensor, Tensor]:
-    """Return buffers for a GEMM's input [*tiles, 16, size] and the sums of its groups of 32."""
+    """Return zeroed buffers for a GEMM's input [*tiles, 16, size], padded, and its sums over groups of 32 columns."""
     width = padded(size)
     a = torch.zeros(*tiles, ROWS, width, device=device, dtype=dtype)
     return a, torch.zeros(*tiles, width // 32, ROWS, device=device)
@@ -172,10 +172,10 @@ class Stack:
     def forward(
         self, starts: Sequence[Tensor], masks: Sequence[Mask], splits: int, taps: TapRing | None = None
     ) -> None:
-        """Run all layers over the embedded tiles. Row m of a tile is at position start + m.
+        """Run all layers over the embedded tiles, with a mask per layer. Row m of tile i is at position starts[i] + m.
 
-        Tiles are consecutive, so that one launch can compute all of them from starts[0]. Attention splits the KV cache
-        into `splits` chunks.
+        Tiles are consecutive, so that one launch can compute all of them from starts[0]. Attention reads the KV cache
+        in up to `splits` chunks.
         """
         b = self.buffers if len(starts) == 1 else self._all
         for index, mask in enumerate(masks):
@@ -193,7 +193,7 @@ class Stack:
         self._leave(b, *operands, layer.attention_conv, gain, norm, b.squares[2 * index + 1], bias=layer.output_bias)
 
     def _attention(self, _b: Buffers, cache: Cache, starts: Sequence[Tensor], mask: Mask, splits: int) -> None:
-        """Attend with the queries of every tile, `splits` chunks of the cache at a time."""
+        """Attend with the queries of every tile, one after another, in up to `splits` chunks of the cache."""
         for start, tile in zip(starts, self._each, strict=False):
             self.ops.attention(
                 tile.q,
@@ -219,17 +219,17 @@ class Stack:
         q: Tensor | None,
         cache: Cache,
     ) -> None:
-        """Compute Q, K and V; without `q` only K and V. `gains` belong to the norms of q and k."""
+        """Compute Q, K and V into `q` and `cache`; without `q` only K and V. `gains` belong to the norms of q and k."""
         operands = (projection.planes, norm, projection.part, *gains, self.rope, start, q, cache, self.shared.workspace)
         self.ops.qkv(a, sums, *operands, bias=projection.bias, eps=self.config.rms_norm_eps)
 
     def lm_head(self, planes: Planes, choice: Tensor, logits: Tensor | None, **options: Any) -> None:
-        """Write the likeliest token of each row of the first tile to `choice`."""
+        """Write the likeliest token of each row of the first tile to `choice`, and the logits to `logits` if given."""
         b, scratch = self.buffers, self.shared.head_scratch
         self.ops.head(b.hidden, b.hidden_sums, planes, self.final_norm, choice, scratch, logits=logits, **options)
 
     def _enter(self, b: Buffers, convolution: Convolution | None, norm: Norm) -> tuple[Tensor, Tensor, Norm | None]:
-        """Return a sublayer's input, convolved if it has a convolution, its sums, and the norm still to be applied."""
+        """Return a sublayer's input, convolved if there is a convolution, its sums, and the norm yet to be applied."""
         ops = self.ops
         if not convolution:
             return b.hidden, b.hidden_sums, norm

@@ -1,6 +1,6 @@
 """Device memory of a pair, and its steps: fixed sequences of launches over static buffers, for CUDA graphs.
 
-* `plain`   verifies the anchor only: the newest token, not yet in the KV cache
+* `plain`   verifies only the anchor: the newest token, not yet in the KV cache
 * `lookup`  verifies a prompt-lookup draft
 * `block`   verifies the drafter's block, or a long lookup match
 * `draft`   verifies the drafter's block only, to measure it
@@ -29,20 +29,20 @@ from localdflash.kernels.cuda.split_k import MAX_TILES
 
 @dataclass(frozen=True)
 class Slots:
-    """Outputs of the drafter's head for a block of draft positions (slots), and the destination of its tokens."""
+    """Outputs of the drafter's head for the draft positions (slots) of a block, and the draft to write."""
 
-    logits: Tensor | None  # float32 [16, rows of the head]; None: its choice is final
-    ids: Tensor | None  # int32 [rows of a short head]
+    logits: Tensor | None  # float32 [16, rows of the head]; None: the head's choice is final
+    ids: Tensor | None  # int32 [rows of the head]: token ids of a short vocabulary
     draft: Tensor  # int32 [16], the anchor first
     choice: Tensor  # int32 [16], by slot
-    first: int  # slot that proposes
-    count: int
+    first: int  # slot of the first proposed token
+    count: int  # slots that propose
 
 
 class MarkovChain:
     """Token choice of DSpark; see localdflash.kernels.cuda.markov."""
 
-    counters: Tensor | None = None  # its launches use the head's counters
+    counters: Tensor | None = None  # `markov_slot` uses the LM head's counter
 
     def __init__(self, weights: Markov, stack: Stack, dtype: torch.dtype) -> None:
         self._weights, self._stack = weights, stack
@@ -84,13 +84,13 @@ StepMode = Literal["plain", "lookup", "block", "draft"]
 
 DRAFTING: tuple[StepMode, ...] = ("block", "draft")  # modes that run the drafter
 
-SLACK = 4 * ROWS  # tokens of KV cache past the context, for rejected rows and a step in flight
+SLACK = 4 * ROWS  # slots of KV cache past the context, for rejected rows and a step in flight
 RECORDS = 8  # steps that the record ring holds
 RECORD_FIELDS = 24
 DOCUMENTS = 1 << 16  # tokens of open documents that lookup may copy from
 TAP_SLOTS = 1024  # committed tokens whose features (taps) are kept for the drafter
 MIN_MATCH_OVER_DRAFTER = 6  # tokens of a lookup match that replaces the drafter's block
-MIN_MATCH = 2  # tokens of a lookup match without another draft
+MIN_MATCH = 2  # tokens of a lookup match if there is no other draft
 
 
 class SamplingBuffers:
@@ -140,8 +140,8 @@ class DeviceDrafter:
         self.fused, self.fused_sums = activations(c.hidden_size, device, dtype)
         self.fused_x = torch.zeros(ROWS, c.hidden_size, device=device)
         squares, unit = torch.zeros_like(self.stack.buffers.squares[0]), torch.zeros_like(self.stack.buffers.squares[0])
-        eps = c.rms_norm_eps / TAP_SCALE**2  # fused taps and their norm are divided by 16, too
-        unit[0] = c.hidden_size * (1.0 - eps)  # squares of rows that no norm has scaled
+        eps = c.rms_norm_eps / TAP_SCALE**2  # the fused taps are divided by 16, too
+        unit[0] = c.hidden_size * (1.0 - eps)  # squares whose rstd is 1: no earlier norm has scaled the rows
         self.norm = Norm(squares, unit, c.hidden_size, eps)
 
 
@@ -205,14 +205,14 @@ class Stepper:
         self.ops.set_back(*counters, chooser.counters if chooser else None)
 
     def extend(self, tiles: int, splits: int) -> None:
-        """Compute keys, values and taps of one or two tiles of 16 tokens from CONTEXT on, which the caller advances."""
+        """Compute K, V and taps of one or two tiles of 16 tokens from CONTEXT on; the caller must advance CONTEXT."""
         self._reset_counters()
         self.ops.next_tokens(self.tokens, self.state, self.prompt)
         ids = [self.prompt[tile] for tile in range(tiles)]
         self._compute(ids, (self.field(CONTEXT), self.field(SECOND))[:tiles], splits)
 
     def prefill_block(self, size: int) -> None:
-        """Compute keys, values and taps of `size` tokens of the prompt from CONTEXT on, which the caller advances."""
+        """Compute K, V and taps of `size` tokens of the prompt from CONTEXT on; the caller must advance CONTEXT."""
         assert self.reader
         self._reset_counters()
         self.reader.prefill_block(self.tokens, self.state, size)
@@ -235,13 +235,13 @@ class Stepper:
             self.ops.sample(s.logits, s.floats, s.integers, self.tokens, self.draft, start, self.choice, s.scratch)
 
     def set_sampling(self, floats: Sequence[float], integers: Sequence[int]) -> None:
-        """Set the parameters of the request that steps next, in the order of `SamplingBuffers`."""
-        self.sampling.scratch.seen.zero_()  # see `_reset_counters`
+        """Set the sampling parameters of all later steps, in the order of `SamplingBuffers`."""
+        self.sampling.scratch.seen.zero_()  # an aborted launch may have left bits
         self.sampling.floats.copy_(torch.tensor(floats))
         self.sampling.integers.copy_(torch.tensor(integers, dtype=torch.int32))
 
     def catch_up(self) -> None:
-        """Let the drafter read the next 16 tokens' taps (features); cache entries past CONTEXT are temporary."""
+        """Let the drafter read the taps (features) of up to 16 tokens from DRAFTER on, and advance DRAFTER."""
         self._reset_counters()
         self._catch_up()
 
@@ -270,7 +270,7 @@ class Stepper:
         ops.caught_up(self.state)
 
     def draft_block(self, splits: int) -> None:
-        """Write the drafter's proposals into the slots after the anchor."""
+        """Write the anchor and the drafter's proposals to `draft`."""
         drafter = self.drafter
         assert drafter is not None
         config, stack, slots = drafter.weights.config, drafter.stack, drafter.slots

@@ -1,7 +1,7 @@
-"""Weights of a target or a drafter on the device, as planes in the shapes that the kernels need.
+"""Weights of a target or a drafter on the device; matrices are planes (kernels/cuda/planes.py).
 
-q, k and v of a layer are one matrix if their types agree, gate and up rows alternate, and down is multiplied by 16,
-because SwiGLU's outputs are divided by 16.
+q, k and v of a layer are one matrix if their types agree, gate and up rows alternate in one matrix, and down is
+multiplied by 16, because SwiGLU's outputs are divided by 16.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,10 +34,10 @@ class TensorSource(Protocol):
     """Source of a model's tensors, by their GGUF names."""
 
     def kind(self, name: str) -> object:
-        """Return the properties that tensors must share to form one matrix."""
+        """Return the tensor's type; tensors with equal types can form one matrix."""
 
     def planes(self, names: Sequence[str], interleave: bool = False, order: Tensor | None = None) -> Planes:
-        """Return matrices concatenated, or interleaved row by row; then `order` rearranges the rows."""
+        """Return matrices as one, concatenated or with alternating rows; `order` then rearranges the rows."""
 
     def vector(self, name: str) -> Tensor | None:
         """Return a tensor that is not stored as planes, in float32; None if the model has none."""
@@ -165,7 +165,7 @@ class TargetWeights:
 class Markov:
     """DSpark's head; see localdflash.kernels.cuda.markov."""
 
-    table: Tensor  # [V, K], by the previous token
+    table: Tensor  # [V, K], a row per previous token
     bias: Planes  # [rows of the head, rank], rank padded to K
 
 
@@ -197,7 +197,7 @@ class DrafterWeights:
 
 
 def load_target(source: TensorSource, config: DecoderConfig, positions: int, llama: bool) -> TargetWeights:
-    """Return a target's weights, RoPE for `positions` tokens; `llama`: q and k rows are in interleaved order."""
+    """Return a target's weights, and RoPE for `positions` tokens; `llama`: q and k rows are in interleaved order."""
     embedding = source.planes(["token_embd.weight"])
     return TargetWeights(
         config=config,
@@ -212,7 +212,7 @@ def load_target(source: TensorSource, config: DecoderConfig, positions: int, lla
 def load_drafter(
     source: TensorSource, config: DFlashConfig, target: TargetWeights, positions: int, dtype: torch.dtype
 ) -> DrafterWeights:
-    """Return a drafter's weights, RoPE for `positions` tokens; `dtype` is the activations' type."""
+    """Return a drafter's weights, and RoPE for `positions` tokens; `dtype` is that of the chooser's tables."""
     c, device = config.decoder, target.final_gain.device
     layers = tuple(_convolved(source, config, index, layer) for index, layer in enumerate(_layers(source, c, False)))
     keys_and_values = [f"blk.{i}.{name}" for i in range(c.num_hidden_layers) for name in ("attn_k", "attn_v")]
@@ -238,7 +238,7 @@ def load_drafter(
 
 
 def _chooser(source: TensorSource, config: DFlashConfig, dtype: torch.dtype) -> Markov | Selector | None:
-    """Return the weights that choose a block's tokens one after another; DSpark's confidence head is not used."""
+    """Return the weights that choose a block's tokens one after another, None for DFlash; ignore confidence heads."""
     if config.markov_rank:
         bias, table = source.planes(["markov_w2.weight"]), _require(source, "markov_w1.weight").to(dtype)
         return Markov(F.pad(table, (0, bias.padded_k - bias.k)), bias)
@@ -293,7 +293,7 @@ def _mixture(source: TensorSource, prefix: str) -> Mixture:
 
 
 def _heads(source: TensorSource, config: DecoderConfig, stems: Sequence[str], llama: bool = False) -> Iterator[Heads]:
-    """Yield the heads in as few matrices as their types allow; without Q they are K and V of all layers."""
+    """Yield the heads in as few matrices as their types allow: Q, K and V of a layer, or K and V of all layers."""
     kv, d = config.num_key_value_heads, config.head_dim
     q = config.num_attention_heads if any(stem.endswith("attn_q") for stem in stems) else 0
 

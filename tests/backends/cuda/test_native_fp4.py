@@ -1,5 +1,6 @@
 """The FP4 mode in Triton's interpreter: products of rounded activations, used by the fused kernels."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from localdflash.backends.cuda.assembly import load_pair
 from localdflash.backends.cuda.native_fp4 import NativeFp4
 from localdflash.backends.cuda.ops import KERNELS
+from localdflash.backends.cuda.prompt_reader import new_reader
 from localdflash.backends.cuda.stack import activations
 from localdflash.base.errors import ModelError, UsageError
 from localdflash.kernels.cuda.fp4 import Fp4Rows, fp4_matrix, quantize_rows_fp4_reference
@@ -37,6 +39,16 @@ def test_fused_kernel_uses_the_fp4_product(tmp_path: Path) -> None:
     ops.residual(a, sums, target.layers[0].output, x, gain, None, out, out_sums, squares, pair.stepper.shared.workspace)
     torch.testing.assert_close(x.double(), expected, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(out.double(), expected * gain.double(), rtol=2e-3, atol=2e-3)
+
+
+def test_a_target_with_any_fp4_product_has_no_prompt_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localdflash.backends.cuda.prompt_reader.BLOCK_TOKENS", (64, 32, 16))
+    stepper = load_on_cpu(write_target(tmp_path / "t.gguf", SHAPE, "MXFP4"), None, context=256).stepper
+    assert stepper.reader
+    native = NativeFp4().convert(stepper.target)
+    layers = [replace(own, mlp=layer.mlp) for own, layer in zip(native.layers, stepper.target.layers, strict=True)]
+    mixed = replace(native, layers=tuple(layers))
+    assert new_reader(stepper.stack, mixed, stepper.cache, None, torch.float32) is None
 
 
 @pytest.mark.nightly

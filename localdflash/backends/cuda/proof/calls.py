@@ -1,4 +1,4 @@
-"""Arguments of an operation as values that can be copied, moved and traversed, so that runs can be compared."""
+"""Arguments of a call of an operation by name: copied, moved and traversed, so that runs can be compared."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ Arguments = dict[str, Any]
 CPU = torch.device("cpu")
 WEIGHTS = (Planes, Rope)  # large and read-only
 SCRATCH = frozenset({"scratch", "workspace"})  # parameters whose content no later launch reads
-CHUNK_WEIGHTS = 1 << 25  # weights unpacked at once
+CHUNK_WEIGHTS = 1 << 25  # weights that `unpack_planes` unpacks at once
 
 
 def bind_arguments(op: Callable[..., None], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
@@ -32,13 +32,13 @@ def copy_arguments(arguments: Arguments, device: torch.device | None = None) -> 
 
 
 def tensors(arguments: Arguments) -> dict[str, Tensor]:
-    """Return all tensors that a call could have written, by name: "x", "cache.k"."""
+    """Return all tensors that a call could have written, by dotted name, such as "x" or "cache.k"."""
     written = {name: value for name, value in arguments.items() if name not in SCRATCH}
     return {name: tensor for key, value in written.items() for name, tensor in _walk(key, value)}
 
 
 def planes_in(value: object) -> Iterator[Planes]:
-    """Yield the matrices in arguments, or in a tree of weights."""
+    """Yield the planes in a tree of arguments or weights."""
     if isinstance(value, Planes):
         yield value
     elif isinstance(value, dict):
@@ -53,7 +53,7 @@ def planes_in(value: object) -> Iterator[Planes]:
 
 
 def run_reference(reference: Callable[..., None], arguments: Arguments) -> Arguments:
-    """Run a reference on copies of the arguments and return these; use the CPU if the GPU's memory is too small."""
+    """Run a reference on copies of the arguments and return the copies, on the CPU if the GPU's memory is too small."""
     copies = copy_arguments(arguments)
     try:
         with _dense(copies):
@@ -68,11 +68,11 @@ def run_reference(reference: Callable[..., None], arguments: Arguments) -> Argum
 
 @contextmanager
 def _dense(arguments: Arguments) -> Iterator[None]:
-    """Cache float32 matrices during one reference call only: those of a whole model would not fit into memory."""
+    """Cache `Planes.dense` of the arguments in the context only: those of a whole model would not fit into memory."""
     matrices = list(planes_in(arguments))
     try:
         for planes in matrices:
-            vars(planes)["dense"] = unpack_planes(planes)  # where the cached property keeps it
+            vars(planes)["dense"] = unpack_planes(planes)  # where the cached property `dense` looks it up
         yield
     finally:
         for planes in matrices:
@@ -80,7 +80,7 @@ def _dense(arguments: Arguments) -> Iterator[None]:
 
 
 def unpack_planes(planes: Planes) -> Tensor:
-    """Return `planes.dense`, computed in chunks: intermediates take several times the four bytes of a weight."""
+    """Return `planes.dense`, computed in chunks: temporary tensors take several times the four bytes of a weight."""
     p, step = planes, max(CHUNK_WEIGHTS // planes.padded_k, 1)
     dense = torch.empty(p.experts, p.n, p.k, device=p.base.device)
     for expert in range(p.experts):

@@ -1,4 +1,4 @@
-"""Costs of operations in other forms than their kernels: their share of a step, timed per launch."""
+"""Times, in a step, of the operations that do not run as their kernels."""
 
 import time
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.ops import Op
 from localdflash.backends.cuda.proof.operations import using_ops, wrap_ops
 
-STEPS = 2  # the first step fills caches
+STEPS = 2  # only the last one counts: the first fills caches
 
 
 def costs(pair: CudaPair, choices: Choices) -> Iterator[str]:
-    """Yield a line per operation that is no kernel: its milliseconds in a step without a draft, and the step's."""
+    """Yield a line per operation in `choices.forms`: its milliseconds in a step without drafting, and the step's."""
     if not choices.forms:
         return
     stepper, spent = pair.stepper, dict.fromkeys(choices.forms, 0.0)

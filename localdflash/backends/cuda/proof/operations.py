@@ -1,4 +1,4 @@
-"""Operations with checks: a call is compared with its reference, or a row (token) of its results is recorded."""
+"""Operations with checks: each call is compared with its reference, or a row (token) of its results is recorded."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,15 +24,15 @@ from localdflash.backends.cuda.stepper import Stepper
 
 # Tolerances relative to the largest value: float32 sums in another order, sums of float16 values, float16 values.
 EXACT, SUMS, ROUNDED = 5e-5, 2e-3, 2e-3
-CODES = {torch.int8: 1.01, torch.float8_e4m3fn: 32.5}  # largest step between codes of an 8-bit KV cache
+MAX_CODE_STEP = {torch.int8: 1.01, torch.float8_e4m3fn: 32.5}  # between neighbouring codes of an 8-bit KV cache
 MAX_DIFFERING_CODES = 0.03  # share of the codes that may be off by one, because values lie between two codes
 
 
 class CheckError(Exception):
-    """Failed check of an operation: the operation's name, and how it failed."""
+    """Failed check of an operation, which is named as in `CallNames`."""
 
-    def __init__(self, operation: str, what: str) -> None:
-        super().__init__(f"{operation}: {what}")
+    def __init__(self, operation: str, failure: str) -> None:
+        super().__init__(f"{operation}: {failure}")
         self.operation = operation
 
 
@@ -42,9 +42,9 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 def describe_difference(name: str, got: Tensor, want: Tensor) -> str:
-    """Return how a result differs from the reference's by more than rounding; "" if it does not."""
+    """Return how result `name` differs from the reference's by more than rounding; "" if it does not."""
     want = want.to(got.device)
-    if got.dtype in CODES:
+    if got.dtype in MAX_CODE_STEP:
         return _describe_code_difference(got, want)
     if not got.is_floating_point():
         return "" if torch.equal(got, want) else f"{int((got != want).sum())} of {got.numel()} integers differ"
@@ -63,20 +63,20 @@ def describe_difference(name: str, got: Tensor, want: Tensor) -> str:
 def _describe_code_difference(got: Tensor, want: Tensor) -> str:
     differing = float((got.view(torch.uint8) != want.view(torch.uint8)).float().mean())
     step = float((got.float() - want.float()).abs().nan_to_num(float("inf")).max())
-    if differing > MAX_DIFFERING_CODES or step > CODES[got.dtype]:
+    if differing > MAX_DIFFERING_CODES or step > MAX_CODE_STEP[got.dtype]:
         return f"{differing:.1%} of the codes differ, by up to {step:g}"
     return ""
 
 
-Wrap = Callable[[str, Op], Op]
-Watch = Callable[[str], None]
+Wrap = Callable[[str, Op], Op]  # operation by name -> operation to use
+Watch = Callable[[str], None]  # called with the name of the next call
 ROW_AXES = {"x": 0, "a": 0, "a_out": 0, "out": 0, "q_out": 0, "logits": 0, "choice": 0}
 ROW_AXES |= {"sums": 1, "sums_out": 1, "squares": 1, "squares_out": 1}
 BY_EXPERT = frozenset({"experts_gate_up", "experts_down"})  # operations whose rows are ordered by expert
 
 
 def wrap_ops(ops: Ops, wrap: Wrap) -> Ops:
-    """Return the operations, each wrapped."""
+    """Return the operations, each replaced by the result of `wrap`."""
     return Ops(**{field.name: wrap(field.name, getattr(ops, field.name)) for field in fields(Ops)})
 
 
@@ -110,7 +110,7 @@ def report_launches(ops: Ops, watch: Watch) -> Ops:
 
 
 class CallNames:
-    """Names of calls by layer, which follows from the matrix of the call, or of the last call with a matrix."""
+    """Names of calls with their layer, which is that of the call's matrix, or of the last call with a matrix."""
 
     def __init__(self, stepper: Stepper) -> None:
         self._of = {id(planes): name for name, weights in _weights(stepper) for planes in planes_in(weights)}
@@ -187,8 +187,8 @@ def _compare(call: str, name: str, got: dict[str, Tensor], before: Arguments, re
         ours, theirs = tensor, want[part]
         if before.get("mask") == "block" and part in ROW_AXES:  # rows after a drafter's block are undefined
             ours, theirs = (rows.narrow(ROW_AXES[part], 0, before.get("block", ROWS)) for rows in (ours, theirs))
-        if what := describe_difference(part, ours, theirs):
-            raise CheckError(call, f"{part} differs from the reference's: {what}")
+        if difference := describe_difference(part, ours, theirs):
+            raise CheckError(call, f"{part} differs from the reference's: {difference}")
 
 
 def _settle_ties(got: dict[str, Tensor], want: dict[str, Tensor]) -> None:
@@ -201,7 +201,7 @@ def _settle_ties(got: dict[str, Tensor], want: dict[str, Tensor]) -> None:
 
 
 def _is_tie(got: dict[str, Tensor], want: dict[str, Tensor]) -> bool:
-    """Return whether the chosen experts differ in one row only, and their weights are equal up to rounding."""
+    """Return whether the chosen experts differ in exactly one row, and all weights are equal up to rounding."""
     ours, theirs = (found["routing.experts"].to(want["routing.experts"].device) for found in (got, want))
     differing = (ours != theirs).any(1)
     weights = "routing.weights"
@@ -209,14 +209,14 @@ def _is_tie(got: dict[str, Tensor], want: dict[str, Tensor]) -> bool:
 
 
 class RowRecorder:
-    """Recorder of one row of every operation's results in the target, to compare bits."""
+    """Recorder of one row of the results of every operation, to compare bits."""
 
     def __init__(self, stepper: Stepper, row: int, slot: int) -> None:
         self.found: list[tuple[str, dict[str, Tensor]]] = []
         self._row, self._slot, self._call_names = row, slot, CallNames(stepper)  # slot: of the row in the KV cache
 
     def record(self, ops: Ops) -> Ops:
-        """Return operations that record the row of every call."""
+        """Return operations that record the row of every call, except those of `BY_EXPERT`."""
         return wrap_ops(ops, self._wrap)
 
     def _wrap(self, name: str, op: Op) -> Op:

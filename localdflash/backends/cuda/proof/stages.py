@@ -27,12 +27,12 @@ from localdflash.engine.sampling_params import SamplingParams
 from localdflash.kernels.cuda.attention import BUCKETS, slots_of
 from localdflash.kernels.cuda.rounds import CONTEXT, DRAFTER, LIVE
 
-TEXT_TOKENS = 64
-SAMPLED_TOKENS = 16
+TEXT_TOKENS = 64  # of a greedy answer
+SAMPLED_TOKENS = 16  # of a sampled answer
 REPLAYED_STEPS = 6
 CACHE_TENSORS = "keys", "values", "scales of keys", "scales of values"  # the scales only of an 8-bit cache
 CHECKED_ROWS = (1, 6, 15)  # rows of a verify batch that are compared with a single-token batch
-MAX_REGRET_NATS = 0.2  # between the kernels' likeliest token and the reference's
+MAX_REGRET_NATS = 0.2  # log probability, by the reference, that the kernels' likeliest token may fall short
 SAMPLING_FLOATS = (0.8, 0.95, 0.05, 1.1)  # temperature, top_p, min_p, repetition penalty
 SAMPLING_INTEGERS = (40, 12345, -678, 64)  # top_k, seed (low, high), penalty window
 SAMPLED_ON_DEVICE = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, repetition_penalty=1.1, seed=7)
@@ -47,9 +47,9 @@ def stages(pair: CudaPair, ids: Sequence[int], watch: Watch) -> Iterator[tuple[s
     yield "operations", checks.operations
     yield "short prompt", checks.short_prompt
     yield "rows", checks.rows  # tokens of a batch
-    yield "prompts", checks.prompts  # read in tiles: forward passes over 16 tokens
+    yield "prompts", checks.prompts  # read in tiles of 16 tokens
     if pair.stepper.reader:
-        yield "blocks", checks.blocks  # of 512 prompt tokens
+        yield "blocks", checks.blocks  # of 128 to 512 prompt tokens
     yield "texts", checks.texts
     yield "sampled texts", checks.sampled_texts
     yield "graphs", checks.graphs
@@ -69,7 +69,7 @@ class _SelfCheck:
         return self.pair.stepper
 
     def operations(self) -> None:
-        """Check every operation of both models: in a prompt, in a step, in sampled and drafted steps."""
+        """Compare every operation with its reference: in a prompt, in steps without a draft, sampled and drafted."""
         stepper = self.stepper
         self.pair.forget()
         stepper.set_sampling(SAMPLING_FLOATS, SAMPLING_INTEGERS)
@@ -89,7 +89,7 @@ class _SelfCheck:
         self.pair.forget()
 
     def short_prompt(self) -> None:
-        """Compare the likeliest tokens after each of 16 tokens, by the kernels and by the references."""
+        """Compare the likeliest tokens after each of the first 16 tokens, by the kernels and by the references."""
         with self._prefilled():
             ours = self._logits(0)
             with using_ops(self.stepper, wrap_ops(REFERENCES, lambda _name, reference: low_memory(reference))):
@@ -97,7 +97,7 @@ class _SelfCheck:
         _require_same_choice("the short prompt", ours, theirs)
 
     def blocks(self) -> None:
-        """Compare the likeliest tokens after a prompt in blocks of every size, and in tiles."""
+        """Compare the likeliest tokens after a prompt that was read in blocks of every size, and one read in tiles."""
         stepper, reader = self.stepper, self.stepper.reader
         assert reader
         total = sum(reader.sizes)
@@ -115,7 +115,7 @@ class _SelfCheck:
         self.pair.forget()
 
     def _logits(self, context: int) -> Tensor:
-        """Return the logits, float32 [16, V], after each of the 16 tokens that follow a context."""
+        """Return the logits, float32 [16, V], after each of the 16 tokens that follow `context` tokens."""
         stepper, vocabulary = self.stepper, self.stepper.target.config.vocab_size
         stepper.state[CONTEXT] = context
         stepper.extend(tiles=1, splits=chunks(context, stepper.cache.k.shape[1]))
@@ -197,7 +197,7 @@ class _SelfCheck:
                 self._replay(mode, len(self.ids) - 1)
 
     def _replay(self, mode: StepMode, length: int) -> None:
-        """Compare steps replayed as graphs with launched ones, which all cover the last step's attention chunks."""
+        """Compare steps replayed as graphs with launched ones; these all cover as many chunks as the last one needs."""
         stepper, runner, start = self.stepper, self.pair.runner, self.stepper.state.clone()
         splits = chunks(length + ROWS * REPLAYED_STEPS, stepper.cache.k.shape[1])
 
@@ -228,7 +228,7 @@ class _SelfCheck:
         return [slots_of(bucket) for bucket in BUCKETS[:-1] if slots_of(bucket) <= room]
 
     def long_context(self) -> None:
-        """Check operations beyond each border, then graphs across it."""
+        """Check operations after each of `bucket_borders`, then graphs across it."""
         with self._prefilled():
             for border in self.bucket_borders:
                 self._stretch(border + ROWS)
@@ -274,10 +274,10 @@ class _SelfCheck:
             self.pair.forget()
 
 
-def _require_same(operation: str, what: str, got: list[int], want: list[int]) -> None:
+def _require_same(operation: str, failure: str, got: list[int], want: list[int]) -> None:
     if got != want:
         first = next((i for i, (a, b) in enumerate(zip(got, want, strict=False)) if a != b), len(want))
-        raise CheckError(operation, f"{what} from token {first + 1} on")
+        raise CheckError(operation, f"{failure} from token {first + 1} on")
 
 
 def _require_same_choice(operation: str, ours: Tensor, theirs: Tensor) -> None:

@@ -1,7 +1,7 @@
 """Unpacks ggml blocks, uint8 [rows, blocks, bytes], or float weights, and writes them into planes.
 
 Files store rows of a matrix, [rows, k]; planes store their transpose, [k, rows] (kernels/cuda/planes.py). "Block" means
-a ggml block in functions that unpack, whose layouts are those of ggml-common.h, and a plane block elsewhere. In planes:
+a ggml block in functions that unpack (layouts as in ggml-common.h), and a block of planes elsewhere. In planes:
 
 * "block" scaling stores a float32 scale per 128 weights. Float types are quantized to it.
 * "half4" stores a float16 scale, and for some types a minimum, per group of a ggml block.
@@ -122,7 +122,7 @@ def _write(planes: Planes, expert: int, rows: slice, unpacked: UnpackedRows) -> 
 
 
 def _columns(values: Tensor, size: int) -> Tensor:
-    """[rows, size or less] -> [size, rows], padded with zeros."""
+    """Return values [rows, size or less] transposed, [size, rows], padded with zeros."""
     return F.pad(values, (0, size - values.shape[1])).t()
 
 
@@ -172,7 +172,7 @@ def fields(packed: Tensor, width: int) -> Tensor:
 
 
 def _cut(packed: Tensor, size: int) -> Tensor:
-    """[rows, blocks, bytes] -> [rows, blocks, bytes / size, size]."""
+    """Return packed [rows, blocks, bytes] as [rows, blocks, bytes / size, size]."""
     return packed.reshape(*packed.shape[:2], -1, size)
 
 
@@ -199,8 +199,8 @@ def _q8_0(blocks: Tensor) -> UnpackedRows:
 def _k_groups(blocks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the scales and minimums of Q4_K and Q5_K, uint8 [rows, 8 * blocks] each, and their super-scales.
 
-    Pairs 0-3 are the low 6 bits of bytes 0-3 (scales) and 4-7 (minimums); pairs 4-7 have their low 4 bits in bytes 8-11
-    and their high 2 bits on top of bytes 0-7.
+    Groups 0-3 have the low 6 bits of bytes 0-3 (scales) and 4-7 (minimums); groups 4-7 have their low 4 bits in bytes
+    8-11 and their high 2 bits on top of bytes 0-7.
     """
     scales, minimums, rest = blocks[..., 4:8], blocks[..., 8:12], blocks[..., 12:16]
     scale = torch.cat((scales & 63, (rest & 15) | ((scales >> 6) << 4)), -1)
@@ -210,14 +210,14 @@ def _k_groups(blocks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _q4_k(blocks: Tensor) -> UnpackedRows:
-    """Unpack group scales and 128 bytes: of each run of 32, low nibbles are one group of 32, high ones the next."""
+    """Unpack group scales and 128 bytes: of each 32 bytes, low nibbles are a group of weights, high ones the next."""
     scale, minimum, supers = _k_groups(blocks)
     codes = fields(_cut(blocks[..., 16:], 32), 4)
     return UnpackedRows(codes.flatten(1), scale, minimum, supers)
 
 
 def _q5_k(blocks: Tensor) -> UnpackedRows:
-    """Like Q4_K, with 32 bytes before the nibbles: bit g of byte i is the fifth bit of weight i of group g."""
+    """Unpack Q4_K's layout with 32 bytes before the nibbles: bit g of byte i is bit 4 of weight i of group g."""
     scale, minimum, supers = _k_groups(blocks)
     low = fields(_cut(blocks[..., 48:], 32), 4).flatten(-3, -2)  # [rows, blocks, 8, 32]
     codes = low | (fields(blocks[..., 16:48], 1) << 4)
@@ -225,7 +225,7 @@ def _q5_k(blocks: Tensor) -> UnpackedRows:
 
 
 def _q6_k(blocks: Tensor) -> UnpackedRows:
-    """Unpack, per 128 weights, 64 nibble bytes (low, then high nibbles) and 32 bytes of bit pairs; codes less 32."""
+    """Unpack, per 128 weights, 64 bytes of nibbles (low ones first) and 32 of bit pairs; codes are offset by 32."""
     low = fields(_cut(blocks[..., :128], 64), 4).flatten(1)
     high = fields(_cut(blocks[..., 128:192], 32), 2).flatten(1)
     scale = blocks[..., 192:208].contiguous().view(torch.int8).flatten(1)

@@ -23,7 +23,7 @@ TENSORS = ("base", "high", "scale", "supers", "minimum")  # tensors of `Planes`,
 def planes_of_blocks(
     raw: Tensor, ggml_type: GGMLType, n: int, k: int, experts: int = 1, factors: Tensor | None = None
 ) -> Planes:
-    """Repack raw blocks of `experts` matrices [n, k] on their device; `factors` are second scales of NVFP4."""
+    """Repack raw blocks of `experts` matrices [n, k] on their device; `factors` (NVFP4) multiply a matrix's scales."""
     if ggml_type not in FORMATS:
         raise ModelError(f"no kernel reads {ggml_type.name}; use `--backend llama.cpp`")
     layout, unpack = FORMATS[ggml_type]
@@ -58,8 +58,8 @@ def load_planes(
         found = ", ".join(f"{name} ({header.tensors[name].ggml_type.name})" for name in names)
         raise ModelError(f"{header.path}: the tensors {found} make no single matrix; use `--backend llama.cpp`")
     if interleave:
-        turns = torch.arange(parts[0].n * len(parts)).view(len(parts), -1).t().flatten()
-        row_order = turns if row_order is None else turns[row_order]
+        alternating = torch.arange(parts[0].n * len(parts)).view(len(parts), -1).t().flatten()
+        row_order = alternating if row_order is None else alternating[row_order]
     return join(parts, row_order)
 
 
@@ -140,11 +140,12 @@ def _load(header: GGUFHeader, name: str, device: torch.device) -> Planes:
 
 
 def _second_scales(header: GGUFHeader, name: str, experts: int) -> Tensor | None:
-    """Return NVFP4's second scales, one per matrix, from their own tensor: `x.scale` for `x.weight`."""
+    """Return NVFP4's second scales, one per matrix, from the tensor `x.scale` for `x.weight`; None without it."""
     scale_name = name.removesuffix("weight") + "scale"
     if scale_name not in header.tensors:
         return None
     factors = load_tensor(header, scale_name).flatten()
     if len(factors) != experts:
-        raise ModelError(f"{header.path}: tensor {scale_name} has not {experts} numbers; convert the model again")
+        found = f"tensor {scale_name} has {len(factors)} numbers (expected {experts})"
+        raise ModelError(f"{header.path}: {found}; convert the model again")
     return factors

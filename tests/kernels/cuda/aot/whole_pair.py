@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from localdflash.backends.cuda.assembly import _shared
+from localdflash.backends.cuda.assembly import new_shared_buffers
 from localdflash.backends.cuda.ops import KERNELS
 from localdflash.backends.cuda.repack.ggml_blocks import FORMATS, INT8, PlaneLayout, empty
 from localdflash.backends.cuda.stepper import SLACK, StepMode, Stepper
@@ -94,7 +94,8 @@ def stepper(config: DecoderConfig, drafter: DFlashConfig | None, kv: torch.dtype
         if drafter:
             source = Absent(drafter.decoder, INT8, len(drafter.taps))
             drafting = load_drafter(source, drafter, target, positions, torch.float16)
-    return Stepper(KERNELS, target, drafting, CONTEXT, _shared(target, drafting, CONTEXT, META), torch.float16, kv)
+    shared = new_shared_buffers(target, drafting, CONTEXT, META)
+    return Stepper(KERNELS, target, drafting, CONTEXT, shared, torch.float16, kv)
 
 
 def dense() -> Stepper:
