@@ -296,7 +296,10 @@ class CudaPair:
         self._in_flight.clear()
         self.runner.synchronize()
         self._computed = length
-        self._drafter_length, self._in_blocks = min(self._drafter_length, length), min(self._in_blocks, length)
+        self._drafter_length = min(self._drafter_length, length)
+        if length < self._in_blocks:
+            whole = self._count_reusable(length, self._split_blocks(self._in_blocks))
+            self._in_blocks = whole + (whole < length)  # a part of a block: no fresh prompt has its bits
         self._steps = 0
         fields = {CONTEXT: length, DRAFTER: self._drafter_length, STEP: 0}
         with self.runner.on_gpu():
