@@ -46,8 +46,13 @@ class PullProgress:
 
 async def list_models() -> list[ModelRow]:
     """Return all pairs, registered or downloaded: the recommended one first, those that cannot run here last."""
-    listed, speeds = await asyncio.gather(_run_json(LIST_SECONDS, "models", "list", "--json"), _recommended_speeds())
-    rows = [replace(row, recommended=speeds.get(row.id, "")) for row in map(_make_row, listed)]
+    recommending = asyncio.create_task(_recommended_speeds())
+    try:
+        listed, speeds = await _run_json(LIST_SECONDS, "models", "list", "--json"), await recommending
+    finally:  # an error or a cancellation must not leave the command running
+        recommending.cancel()
+        await asyncio.wait([recommending])
+    rows = [replace(_make_row(pair), recommended=speeds.get(pair["id"], "")) for pair in listed]
     return sorted(rows, key=lambda row: (bool(row.why_not), not row.recommended))
 
 
