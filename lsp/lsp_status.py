@@ -11,7 +11,7 @@ StatusKind = Literal["Normal", "Error", "Inactive"]
 
 
 class SuggestionOrigin(NamedTuple):
-    """Where a suggestion was requested: document, language, and kind of cursor position (see `usage`)."""
+    """Origin of a suggestion: document, language, and kind of cursor position (see `usage`)."""
 
     uri: str
     language: str

@@ -105,7 +105,7 @@ class Subject:
         again = f"run `localdflash doctor --check-gpu {self.pair}`"
         verdict = read_verdict(self.path)
         if verdict is None:
-            return f"not checked on this GPU yet; {again}"
+            return not_checked(self.pair)
         match verdict.state:
             case "sound":
                 return ""
@@ -126,6 +126,11 @@ class Subject:
             except TimeoutError:
                 return True
         return False
+
+
+def not_checked(pair: str) -> str:
+    """Return why the engine is not trusted with a pair that was never checked, with the remedy."""
+    return f"not checked on this GPU yet; run `localdflash doctor --check-gpu {pair}`"
 
 
 def _folder() -> Path:
@@ -170,7 +175,7 @@ def auto_tries_cuda(options: Options) -> bool:
 def is_first_check(options: Options) -> bool:
     """Return whether `auto` would use the CUDA engine, but no pair was ever checked here; imports no torch.
 
-    Then the first answer need not wait for torch, whose first import takes ten seconds.
+    Then the first answer need not wait for the import of torch, which can take ten seconds.
     """
     if options.backend != "auto" or not auto_tries_cuda(options):
         return False
@@ -206,7 +211,7 @@ def require_trusted(files: LocalPair, options: Options) -> tuple[Subject, Verdic
     """
     Choices.parse(os.environ.get(VARIABLE, ""))
     if is_first_check(options):
-        raise NoDevice(f"not checked on this GPU yet; run `localdflash doctor --check-gpu {options.pair}`")
+        raise NoDevice(not_checked(options.pair))
     subject = Subject.of(files, options)
     objection, verdict = subject.why_not(), read_verdict(subject.path)
     if objection or verdict is None:

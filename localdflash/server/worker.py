@@ -237,6 +237,8 @@ class PairWorker:
                 loaded.gpu_check, loaded.notice = "", f"no CUDA engine: {error}"
                 return
             identified.set()
+            if self._unloading.is_set():
+                return
             try:
                 proof.check(checked, loaded.files, self.options, self._unloading)
             except ChildCancellation:

@@ -309,6 +309,29 @@ async def test_the_first_answer_does_not_wait_for_torch(make: Any, monkeypatch: 
     assert "no CUDA engine: torch is too old" in status["notice"]
 
 
+async def test_a_daemon_that_stops_before_torch_is_imported_starts_no_check(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check's child would be killed with the process, and count as a crash."""
+    imported, identified = threading.Event(), threading.Event()
+    checks = list[Any]()
+
+    def identify(*_: Any) -> Any:
+        imported.wait()
+        identified.set()
+        return SimpleNamespace(why_not=lambda: "")
+
+    monkeypatch.setattr(proof, "is_first_check", lambda _: True)
+    monkeypatch.setattr(proof.Subject, "of", identify)
+    monkeypatch.setattr(proof, "check", lambda *given: checks.append(given))
+    daemon = await make()
+    thread = next(one for one in threading.enumerate() if one.name == "gpu check")
+    await asyncio.to_thread(daemon.engines.close)
+    imported.set()
+    await asyncio.to_thread(thread.join)
+    assert (identified.is_set(), checks) == (True, [])
+
+
 async def until_passed(daemon: Daemon, passed: threading.Event) -> None:
     passed.set()
     while not daemon.engines.worker("chat").passed_check:  # type: ignore[union-attr]

@@ -13,7 +13,7 @@ from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.backends.reference.reference_target import TorchTarget
 from localdflash.engine.draft import EMPTY_DRAFT
 from localdflash.lab.scripts import synthetic
-from localdflash.lab.scripts.gpu import steps
+from localdflash.lab.scripts.gpu import gpu_llama, steps
 from localdflash.lab.scripts.gpu.gpu_summary import goals, lines
 from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
 from localdflash.models.shapes.dflash_config import check_fit
@@ -24,6 +24,22 @@ from localdflash.models.weights.ggml_types import GGMLType
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "lab" / "scripts" / "gpu" / "gpu_run.py"
 BLOCKED = "llama_cpp gguf click psutil platformdirs jinja2 tokenizers"
+
+
+def test_an_unknown_phase_is_refused(tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPT), "--json", str(tmp_path / "r.json"), "--only", "steps,sleep"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.startswith("--only sleep: unknown phase (expected environment, ")) == (1, True)
+
+
+def test_the_fastest_repetition_of_llama_bench_counts() -> None:
+    about = {"build_commit": "c", "backends": "CUDA"}
+    tests = [
+        *(about | {"n_gen": 0, "n_prompt": rows, "samples_ns": [9e6, 16e6, 8e6]} for rows in gpu_llama.ROWS),
+        about | {"n_gen": 2, "n_prompt": 0, "samples_ns": [8e6, 9e6], "samples_ts": [250.0, 222.0]},
+    ]
+    found = gpu_llama.times(tests)
+    assert (found["plain_ms"], found["plain_tok_s"], found["rows_16_ms"], found["rows_16_in_plain"]) == (4, 250, 8, 2)
 
 
 @pytest.mark.nightly
