@@ -1,4 +1,4 @@
-"""Speed and acceptance by context length: one document, cut to several lengths, with questions after it."""
+"""Speed and acceptance by context length: documents, cut to several lengths, with questions after each."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -35,16 +35,17 @@ def measure(
     loaded: LoadedPair,
     hosts: Hosts,
     contexts: Sequence[int],
-    questions: int,
+    documents: int,
     on_progress: Callable[[int], None] = lambda length: None,
 ) -> list[dict[str, Any]]:
-    """Measure each context length with the first `questions` of `QUESTIONS`; `on_progress` receives each length."""
-    tokens = loaded.tokenizer.encode(long_document(0))
-    overhead = max(len(ids) for ids in _encode_prompts(loaded, "", questions))
+    """Measure each context length with `QUESTIONS` about each of `documents`; `on_progress` receives each length."""
+    texts = [loaded.tokenizer.encode(long_document(seed)) for seed in range(documents)]
+    overhead = max(len(ids) for ids in _encode_prompts(loaded, ""))
     points = []
     for length in contexts:
-        document = tokens[: max(length - ANSWER_TOKENS - overhead - ENCODING_SLACK, 0)]
-        prompts = _encode_prompts(loaded, loaded.tokenizer.spell(document).decode("utf-8", "replace"), questions)
+        size = max(length - ANSWER_TOKENS - overhead - ENCODING_SLACK, 0)
+        cut = [loaded.tokenizer.spell(tokens[:size]).decode("utf-8", "replace") for tokens in texts]
+        prompts = [ids for document in cut for ids in _encode_prompts(loaded, document)]
         points.append(_measure_length(hosts, prompts, length, loaded.tokenizer.ends))
         on_progress(length)
     for pair in hosts:
@@ -52,9 +53,9 @@ def measure(
     return points
 
 
-def _encode_prompts(loaded: LoadedPair, document: str, questions: int) -> list[list[int]]:
+def _encode_prompts(loaded: LoadedPair, document: str) -> list[list[int]]:
     """Return the prompts about a document as ids."""
-    texts = [f"{document}\n\n{question}" for question in QUESTIONS[:questions]]
+    texts = [f"{document}\n\n{question}" for question in QUESTIONS]
     return [render_chat(loaded, [TemplateMessage("user", text)]).encode() for text in texts]
 
 
@@ -70,7 +71,7 @@ def _measure_length(
         if any(drafter.is_model for drafter in hosts.drafting.drafters):
             with replaced_controller(hosts.drafting, Always(DFLASH)) as forced:
                 runs[FORCED] = _run(forced, ids, ends)
-        prefill_ms = prefill_ms or runs[DRAFTING].first_token_ms  # of the first question; later ones reuse the KV cache
+        prefill_ms = prefill_ms or runs[DRAFTING].first_token_ms  # of the first question: most reuse the KV cache
         identical += all(run.ids == runs[PLAIN].ids for run in runs.values())
         for mode, run in runs.items():
             totals[mode].merge(run.stats)
@@ -88,7 +89,7 @@ def _measure_length(
 
 
 def _run(pair: HostPair, ids: Sequence[int], ends: frozenset[int]) -> PromptRun:
-    """Run one greedy answer; the KV cache keeps the document between questions."""
+    """Run one greedy answer; the KV cache keeps a document between its questions."""
     request = Request(ids, ANSWER_TOKENS, ends=ends)
     tokens = [token for step in generate(pair, request) for token in step.tokens]
     return PromptRun(tokens, request.stats, request.ttft_ms)

@@ -35,13 +35,13 @@ class Size(NamedTuple):
     cost_prompts: int  # prompts on which step costs are measured
     verify_seconds: float  # duration of the verify table
     contexts: int  # number of context lengths, the shortest first
-    questions: int  # for each context length
+    documents: int  # for each context length, with four questions each
     cold: int  # starts of the daemon
     warm: int  # questions to the running daemon
     has_others: bool  # whether other backends are compared too
 
 
-FULL = Size(limit_tokens(None), 300, len(CATEGORIES), SECONDS, len(curve.LENGTHS), 4, 3, 20, True)
+FULL = Size(limit_tokens(None), 300, len(CATEGORIES), SECONDS, len(curve.LENGTHS), 8, 3, 20, True)
 
 
 def size_of(limit: int | None) -> Size:
@@ -54,7 +54,7 @@ def size_of(limit: int | None) -> Size:
         cost_prompts=min(limit, FULL.cost_prompts),
         verify_seconds=min(limit / 2, FULL.verify_seconds),
         contexts=min(1 + limit, FULL.contexts),
-        questions=min(1 + limit // 10, FULL.questions),
+        documents=min(limit, FULL.documents),
         cold=min(1 + limit // 10, FULL.cold),
         warm=min(2 * limit, FULL.warm),
         has_others=limit >= MIN_LIMIT_FOR_OTHERS,
@@ -201,12 +201,14 @@ class ChatBench:
 
     def _context_seconds(self) -> float:
         lengths = self._lengths()
-        read = (self._pace[PLAIN].prompt_token_ms + self._pace[DRAFTING].prompt_token_ms) * sum(lengths)
+        prompt_tokens = sum(lengths) * self._size.documents
+        read = (self._pace[PLAIN].prompt_token_ms + self._pace[DRAFTING].prompt_token_ms) * prompt_tokens
         modes = [mode for mode in (PLAIN, DRAFTING, FORCED) if mode in self._pace]
         write = (
             sum(self._pace[mode].answer_token_ms for mode in modes)
             * len(lengths)
-            * self._size.questions
+            * self._size.documents
+            * len(curve.QUESTIONS)
             * curve.ANSWER_TOKENS
         )
         return 2 * (read + write) / 1e3  # doubled for the attention to long contexts
@@ -218,5 +220,5 @@ class ChatBench:
             self._watcher.done(seconds * length / lengths, f"context {length}")
 
         self.measurements["context"] = curve.measure(
-            self.loaded, hosts, self._lengths(), self._size.questions, on_progress
+            self.loaded, hosts, self._lengths(), self._size.documents, on_progress
         )
