@@ -162,8 +162,8 @@ class DaemonCompleter(CompletionClient):
         try:
             await asyncio.to_thread(ensure_daemon, self._engine, log)
         except (KeyError, TypeError, ValueError):
-            raise LocaldflashError(f"{paths.engine_socket()}: another program listens here") from None
-        return DaemonSource(Address(paths.engine_socket()))
+            raise LocaldflashError(f"{paths.daemon_socket()}: another program listens here") from None
+        return DaemonSource(Address(paths.daemon_socket()))
 
 
 class DaemonSource:

@@ -9,7 +9,7 @@ from localdflash.base.errors import OutOfMemory, TrainingError, UsageError
 from localdflash.lab.train.batched_answers import CONTEXT, MAX_COMPLETION_PROMPT, MAX_QUESTION
 from localdflash.lab.train.stored_answers import LIKELY, LIKELY_COUNT
 from localdflash.models.memory.fit import MemoryBudget
-from localdflash.models.memory.parts import gigabytes
+from localdflash.models.memory.parts import format_bytes
 from localdflash.models.shapes.decoder_config import DecoderConfig
 
 MAX_VOCAB_SIZE = 1 << 17  # larger vocabularies are untested, and labels would take more memory
@@ -40,8 +40,9 @@ class TrainingNeeds:
     def line(self) -> str:
         """Return the needs as a line for the user."""
         return (
-            f"needs {gigabytes(self.disk)} of disk for the answers, {gigabytes(self.answering)} of memory to answer"
-            f" ({self.sequences} at a time), {gigabytes(self.training)} to train"
+            f"needs {format_bytes(self.disk)} of disk for the answers,"
+            f" {format_bytes(self.answering)} of memory to answer"
+            f" ({self.sequences} at a time), {format_bytes(self.training)} to train"
         )
 
 
@@ -65,7 +66,7 @@ def needs(
     for stage, size in (("answering", answering), ("training", training)):
         if not _fits(size, budget):
             raise OutOfMemory(
-                f"{stage}: needs {gigabytes(size)}, {gigabytes(budget.free)} of {budget.what} are free;"
+                f"{stage}: needs {format_bytes(size)}, {format_bytes(budget.free)} of {budget.what} are free;"
                 " close other programs, or take a smaller target"
             )
     return TrainingNeeds(disk, answering, training, sequences)
@@ -76,7 +77,7 @@ def check_disk(required: TrainingNeeds, stored_bytes: int, free: int, folder: Pa
     missing = required.disk - stored_bytes
     if missing > free:
         raise TrainingError(
-            f"{folder}: the answers need {gigabytes(missing)} more, {gigabytes(free)} are free; reduce --tokens,"
+            f"{folder}: the answers need {format_bytes(missing)} more, {format_bytes(free)} are free; reduce --tokens,"
             " or use another disk"
         )
 

@@ -57,13 +57,13 @@ class SharedDaemon(ServerSource):
             from localdflash.server.spawn import ensure_daemon
 
             ensure_daemon(self.spec, say, on_stage if self._shows_stages else None)
-            return Address(paths.engine_socket())
+            return Address(paths.daemon_socket())
 
         try:
             return await run_in_thread(connect_daemon, say, on_stage)
         except (KeyError, TypeError, ValueError):
             raise LocaldflashError(
-                f"{paths.engine_socket()}: the program that listens here is not localdflash's daemon"
+                f"{paths.daemon_socket()}: the program that listens here is not localdflash's daemon"
             ) from None
 
     def remember_pair(self, pair: str) -> None:

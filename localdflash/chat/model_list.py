@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from localdflash.base.errors import LocaldflashError, ModelError
-from localdflash.models.memory.parts import gigabytes
+from localdflash.models.memory.parts import format_bytes
 
 LIST_SECONDS = 20.0  # timeout
 END_SECONDS = 5.0  # for a download to end its own processes
@@ -68,7 +68,7 @@ async def describe_model(spec: str) -> ModelRow:
     """Return the model at a path or an hf: name, described by its header; LocaldflashError if there is none."""
     pair = await _run_json(FIT_SECONDS, "models", "show", "--json", "--", spec)
     target = pair["target"]
-    size = gigabytes(pair["bytes_on_disk"]) if pair["bytes_on_disk"] else ""
+    size = format_bytes(pair["bytes_on_disk"]) if pair["bytes_on_disk"] else ""
     facts = (
         size and size + (" with its drafter" if pair["drafter"] else ""),
         f"{pair['context']} tokens of context" if pair["context"] else "",
@@ -102,7 +102,7 @@ async def pull_model(spec: str, show: Callable[[PullProgress], None]) -> str:
 async def explain_fit(pair: str) -> list[str]:
     """Return lines on whether a pair fits on this machine, and its estimated speed; LocaldflashError if unknown."""
     plan = await _run_json(FIT_SECONDS, "models", "plan", "--json", "--", pair)
-    needs = f"{gigabytes(plan['total'])} with a margin, {gigabytes(plan['free'])} of {plan['what']} are free"
+    needs = f"{format_bytes(plan['total'])} with a margin, {format_bytes(plan['free'])} of {plan['what']} are free"
     speed = plan["speed"]
     drafted = f", {speed['drafted']:.0f} with drafts" if speed["drafted"] else ""
     return [
@@ -115,7 +115,7 @@ async def explain_fit(pair: str) -> list[str]:
 
 def _make_row(pair: Mapping[str, Any]) -> ModelRow:
     memory = f"{pair['memory_gb']:g} GB" if pair["memory_gb"] else ""
-    download = gigabytes(pair["to_fetch"]) if pair["to_fetch"] else ""
+    download = format_bytes(pair["to_fetch"]) if pair["to_fetch"] else ""
     return ModelRow(pair["id"], pair["description"], memory, not pair["missing"], pair["why_not"], download)
 
 

@@ -24,7 +24,7 @@ from localdflash.cli.options import (
     sampling_options,
     take_sampling,
 )
-from localdflash.cli.output import ENGINE_RESTARTED, print_json, say
+from localdflash.cli.output import DAEMON_RESTARTED, print_json, say
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.lsp.lsp_settings import RemoteServer
 from localdflash.models.config import load_config
@@ -128,7 +128,7 @@ def _complete_by_daemon(engine: EngineSpec, body: Mapping[str, object], interrup
         with suppress(EngineDisconnect, DeviceError):
             return _request_completion(client, body, interrupt)
         client = ensure_daemon(engine, say)
-        say(ENGINE_RESTARTED)
+        say(DAEMON_RESTARTED)
     try:
         return _request_completion(client, body, interrupt)
     except (EngineDisconnect, DeviceError) as error:

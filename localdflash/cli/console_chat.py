@@ -16,7 +16,7 @@ from localdflash.chat.messages import Attachment, Message
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.chat.talk import Talk
 from localdflash.cli.interrupt import Interrupt
-from localdflash.cli.output import ENGINE_RESTARTED, print_json, print_json_line, say
+from localdflash.cli.output import DAEMON_RESTARTED, print_json, print_json_line, say
 from localdflash.text.sanitize import sanitize
 from localdflash.text.thoughts import ThoughtSplit, split_thoughts
 
@@ -135,7 +135,7 @@ def open_chat(source: ServerSource, chats: Path | None, settings: ChatSettings, 
     def report_restart(stage: str) -> None:
         nonlocal was_lost
         if stage == "ready" and was_lost:
-            say(ENGINE_RESTARTED)
+            say(DAEMON_RESTARTED)
         was_lost = stage == "disconnected" or (was_lost and stage != "ready")
 
     answerer.on_stage = report_restart

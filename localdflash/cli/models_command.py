@@ -11,7 +11,7 @@ from localdflash.cli.output import print_fields, print_json, print_table
 from localdflash.cli.plan import plan, ps, rate
 from localdflash.cli.pull import pull, remove
 from localdflash.loading.plan.describe_pair import run_types
-from localdflash.models.memory.parts import gigabytes
+from localdflash.models.memory.parts import format_bytes
 from localdflash.models.registry import records
 from localdflash.models.registry.pair_entry import DrafterSource, FileSource, PairEntry
 from localdflash.models.registry.registry import describe_source, load_registry, missing_files, shipped_file
@@ -209,7 +209,7 @@ def _bytes_on_disk(pair: PairEntry) -> int:
 
 def _on_disk(pair: PairEntry) -> str:
     count = _bytes_on_disk(pair)
-    return gigabytes(count) if count else "nothing"
+    return format_bytes(count) if count else "nothing"
 
 
 def _memory(pair: PairEntry) -> str:
@@ -217,7 +217,7 @@ def _memory(pair: PairEntry) -> str:
 
     if pair.memory_gb:
         return f"{pair.memory_gb:g} GB"
-    return gigabytes(needed) if (needed := needed_bytes(pair)) else "not known"
+    return format_bytes(needed) if (needed := needed_bytes(pair)) else "not known"
 
 
 def _or_unknown(value: object) -> str:

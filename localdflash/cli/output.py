@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from localdflash.text.sanitize import printable
 
-ENGINE_RESTARTED = "The engine went away and was started again."
+DAEMON_RESTARTED = "The daemon stopped and was restarted."
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

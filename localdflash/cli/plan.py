@@ -12,7 +12,7 @@ from localdflash.cli import shell_completion
 from localdflash.cli.output import print_fields, print_json, print_table, say
 from localdflash.models.backend_names import PLANNED
 from localdflash.models.config import KV_FORMATS
-from localdflash.models.memory.parts import gigabytes, total
+from localdflash.models.memory.parts import format_bytes, total
 
 if TYPE_CHECKING:
     from localdflash.loading.plan.planner import Plan, RegistryOnly, Speed
@@ -59,7 +59,7 @@ def plan(
         print_json(asdict(result) | {"total": result.total})
     else:
         sizes = result.parts | {"margin": result.margin, "total": result.total, f"free {result.what}": result.free}
-        print_table(("PART", "SIZE"), [(name, gigabytes(size)) for name, size in sizes.items()])
+        print_table(("PART", "SIZE"), [(name, format_bytes(size)) for name, size in sizes.items()])
         print()
         print_fields(_fields(result))
     return 0 if result.fits else OutOfMemory.exit_code
@@ -74,7 +74,10 @@ def _plan_by_registry(error: "RegistryOnly", as_json: bool) -> int:
     if as_json:
         print_json(asdict(result))
     else:
-        needs = [("memory, at a small context", gigabytes(result.memory)), ("free memory", gigabytes(result.free))]
+        needs = [
+            ("memory, at a small context", format_bytes(result.memory)),
+            ("free memory", format_bytes(result.free)),
+        ]
         print_fields([("pair", result.pair), *needs, ("fits", "yes" if result.fits else "no")])
     return 0 if result.fits else OutOfMemory.exit_code
 
@@ -96,7 +99,7 @@ def _fields(result: "Plan") -> Iterator[tuple[str, str]]:
 def _speed(speed: "Speed") -> Iterator[tuple[str, str]]:
     bandwidth = speed.bandwidth
     yield "memory bandwidth", f"{bandwidth.value:.1f} GB/s, {bandwidth.how}, {bandwidth.day}"
-    read = gigabytes(speed.bytes_per_token)
+    read = format_bytes(speed.bytes_per_token)
     cached = "; more while they stay in a cache" if speed.bytes_per_token < MAX_CACHED_BYTES else ""
     speed_text = f"at most {rate(speed.plain)} tokens/s without drafts: {read} of weights are read for each{cached}"
     yield "speed, estimated", speed_text
@@ -154,6 +157,6 @@ def _pair_fields(pair: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _part_sizes(state: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     planned, measured = state.get("predicted") or {}, state["memory"]
     for name in dict.fromkeys((*planned, *measured)):
-        sizes = (gigabytes(parts[name]) if name in parts else "-" for parts in (planned, measured))
+        sizes = (format_bytes(parts[name]) if name in parts else "-" for parts in (planned, measured))
         yield name, *sizes
-    yield "total", gigabytes(total(planned)), gigabytes(total(measured))
+    yield "total", format_bytes(total(planned)), format_bytes(total(measured))

@@ -12,7 +12,7 @@ import click
 from localdflash.base.errors import UsageError
 from localdflash.cli import shell_completion
 from localdflash.cli.output import ProgressBar, print_json, print_json_line, say
-from localdflash.models.memory.parts import gigabytes
+from localdflash.models.memory.parts import format_bytes
 from localdflash.text.sanitize import printable
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def pull(spec: str, drafter: str | None, revision: str | None, yes: bool, as_jso
     else:
         for one in pulled:
             state = "fetched and verified" if one.fetched else "already here, verified"
-            print(printable(f"{one.path}  {gigabytes(one.record.size)}  {state}"))
+            print(printable(f"{one.path}  {format_bytes(one.record.size)}  {state}"))
         if not pulled:
             print(printable(f"{pair.id} needs no download: its files are on this machine"))
 
@@ -65,8 +65,8 @@ def _confirm_large(count: int) -> None:
     if count <= ASK_BYTES:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"pull: {gigabytes(count)} need confirmation, and stdin is not a terminal; add --yes")
-    click.confirm(f"Fetch {gigabytes(count)}?", abort=True, err=True)
+        raise UsageError(f"pull: {format_bytes(count)} need confirmation, and stdin is not a terminal; add --yes")
+    click.confirm(f"Fetch {format_bytes(count)}?", abort=True, err=True)
 
 
 def _at_revision(pair: "PairEntry", revision: str) -> "PairEntry":
@@ -100,7 +100,7 @@ def remove(spec: str, yes: bool, dry_run: bool, as_json: bool) -> None:
     if files and not (yes or dry_run):
         if not sys.stdin.isatty():
             raise UsageError("rm: needs confirmation, and stdin is not a terminal; add --yes or --dry-run")
-        click.confirm(f"Delete {len(files)} files, {gigabytes(count)}?", abort=True, err=True)
+        click.confirm(f"Delete {len(files)} files, {format_bytes(count)}?", abort=True, err=True)
     if not dry_run:
         fetching.remove(removal, LineReport())
     if as_json:
@@ -111,7 +111,9 @@ def remove(spec: str, yes: bool, dry_run: bool, as_json: bool) -> None:
         print(printable(f"kept, another pair here uses it: {path}"))
     for file in files:
         print(printable(f"{'would delete' if dry_run else 'deleted'} {file}"))
-    print(f"{gigabytes(count)} ({count} bytes) {'would be' if dry_run else 'are'} free" if files else "nothing is here")
+    print(
+        f"{format_bytes(count)} ({count} bytes) {'would be' if dry_run else 'are'} free" if files else "nothing is here"
+    )
 
 
 @contextmanager
@@ -132,7 +134,7 @@ class LineReport:
         """See `DownloadReport`."""
         say(f"{doing} {name}")
         update = _throttled(
-            LINE_SECONDS, lambda done, total: say(f"{doing} {name}: {gigabytes(done)} of {gigabytes(total)}")
+            LINE_SECONDS, lambda done, total: say(f"{doing} {name}: {format_bytes(done)} of {format_bytes(total)}")
         )
         return lambda done, total: update(done, total) if done < total else None
 

@@ -162,7 +162,7 @@ def _already_running_error() -> LocaldflashError:
     from localdflash.server.client import find
     from localdflash.server.sockets import is_listening, other_transport_path
 
-    if is_listening(other_path := other_transport_path(paths.engine_socket())):
+    if is_listening(other_path := other_transport_path(paths.daemon_socket())):
         return LocaldflashError(
             f"a daemon is already running at {other_path}; stop it with `{paths.TRANSPORT_VARIABLE}="
             f"{paths.transport_of(other_path)} localdflash serve --stop`, or unset {paths.TRANSPORT_VARIABLE}"

@@ -282,7 +282,7 @@ class ClientConnection(Generic[Event]):
 
 def find() -> Client | None:
     """Return a client of the running daemon, or None. The daemon may be about to exit."""
-    path = paths.engine_socket()
+    path = paths.daemon_socket()
     try:
         paths.check_private(path.parent)
     except FileNotFoundError:

@@ -67,7 +67,7 @@ class DaemonSettings:
 
 def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
     """Run the daemon until it exits; raise AlreadyRunning if another daemon runs. `say` prints a line for the user."""
-    path = settings.private or paths.engine_socket()
+    path = settings.private or paths.daemon_socket()
     prepare_folder(path)
     limits.allow_descriptors(MAX_DESCRIPTORS)
     with ExitStack() as stack:

@@ -120,7 +120,7 @@ def _running_or_started(spec: EngineSpec, waiting: "_Waiting") -> Client:
         from filelock import FileLock, Timeout
 
         if not lock:
-            folder = paths.create_private(paths.engine_socket().parent)
+            folder = paths.create_private(paths.daemon_socket().parent)
             paths.check_private(folder)
             lock = FileLock(folder / "engine.start.lock", mode=0o600)
         try:
@@ -129,7 +129,7 @@ def _running_or_started(spec: EngineSpec, waiting: "_Waiting") -> Client:
             waiting.pause(STARTING)
             continue
         with held:
-            if not is_listening(paths.engine_socket()):
+            if not is_listening(paths.daemon_socket()):
                 _start(spec, waiting)
 
 
@@ -174,11 +174,11 @@ def _start_once(spec: EngineSpec, waiting: "_Waiting") -> None:
             waiting.print_notice(client.get("/ps").get("notice"))
             return
         waiting.pause(STARTING)
-        if time.monotonic() > deadline and not is_listening(paths.engine_socket()):
+        if time.monotonic() > deadline and not is_listening(paths.daemon_socket()):
             child.kill()
             child.wait()
             raise LocaldflashError(f"the daemon started but is not accepting connections; see {log}")
-    if child.returncode and not is_listening(paths.engine_socket()):  # no other daemon started meanwhile
+    if child.returncode and not is_listening(paths.daemon_socket()):  # no other daemon started meanwhile
         with log.open("rb") as file:
             file.seek(began)
             raise exit_error(child.returncode, last_line(file) or f"the daemon exited without a message; see {log}")

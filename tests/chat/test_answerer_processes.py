@@ -38,7 +38,7 @@ async def test_shared_daemon_outlives_the_chat_and_a_private_one_does_not(folder
         await asyncio.gather(shared.ready(), private.ready())
         assert len(daemons.daemons(folder)) == 2
     assert len(daemons.daemons(folder)) == 1
-    assert is_listening(paths.engine_socket())
+    assert is_listening(paths.daemon_socket())
     assert not paths.private_socket().exists()
 
 

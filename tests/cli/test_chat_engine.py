@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from localdflash.base.files import paths
-from localdflash.cli.output import ENGINE_RESTARTED
+from localdflash.cli.output import DAEMON_RESTARTED
 from localdflash.models.config import ServerConfig
 from localdflash.server import spawn
 from tests.cli.conftest import SLOW_DAEMON
@@ -67,7 +67,7 @@ def test_killed_daemon_loses_no_answer(short_home: Path, run: Callable[..., Any]
         daemon.kill()
         out, err = begun + process.stdout.read(), process.stderr.read().decode()
         assert process.wait(60) == 0
-    assert err.startswith(f"{ENGINE_RESTARTED}\n")
+    assert err.startswith(f"{DAEMON_RESTARTED}\n")
     assert err.count("\n") <= 2  # the second line says that the answer was cut
     assert out.decode() == run("chat", *arguments, "--no-daemon").out
     assert [one.pid for one in daemons.daemons(short_home)] != [daemon.pid]

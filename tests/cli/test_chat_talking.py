@@ -18,7 +18,7 @@ from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.chat.store import ChatStore
 from localdflash.cli.chat_command import chats_file
 from localdflash.cli.console_chat import ConsoleChat, answer_once, open_chat, statistics
-from localdflash.cli.output import ENGINE_RESTARTED
+from localdflash.cli.output import DAEMON_RESTARTED
 from localdflash.lab.scripts.support.scripted_answers import Answer
 from localdflash.lab.scripts.support.scripted_engine import OPTIONS, ScriptedEngine, scripted
 from localdflash.server.address import Address
@@ -101,7 +101,7 @@ def test_repeatedly_dying_daemon_is_an_error(
     talk, engine = open_scripted(*[Answer.pieces("half", end="cut")] * 3, Answer.of("whole"))
     with pytest.raises(EngineDisconnect):
         talk.ask("one", print)
-    assert capsys.readouterr() == ("half\n", f"{ENGINE_RESTARTED}\n" * 2)
+    assert capsys.readouterr() == ("half\n", f"{DAEMON_RESTARTED}\n" * 2)
     assert "".join(ask(talk, "one")) == "whole"
     assert contents(engine.asked[-1]) == ["Be brief.", "one"]
 
@@ -111,7 +111,7 @@ def test_repeatedly_dying_daemon_is_an_error(
 def test_sampling_parameters_unknown_to_a_remote_server_are_reported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    address = Address(paths.engine_socket())
+    address = Address(paths.daemon_socket())
     monkeypatch.setattr(Address, "of_url", lambda *_: address)
     settings = ChatSettings(top_k=5, repetition_penalty=1.2, top_p=0.5)
     with scripted(Answer.of("well")) as engine, open_chat(NamedServer("http://x"), None, settings, "") as talk:

@@ -48,7 +48,7 @@ def engine(short_home: Path, request: pytest.FixtureRequest) -> Iterator[None]:
     (short_home / "known.py").write_text(request.module.KNOWN, "utf-8")
     command = [*instant_engine.COMMAND, str(short_home / "known.py")]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        daemons.until(lambda: paths.engine_socket().exists() or process.poll() is not None)
+        daemons.until(lambda: paths.daemon_socket().exists() or process.poll() is not None)
         yield
         process.kill()
 

@@ -146,7 +146,7 @@ async def oracle_serving(text: str, delay: float) -> AsyncIterator[None]:
         finally:
             writer.transport.abort()
 
-    async with instant_engine.serving(connected, paths.engine_socket()):
+    async with instant_engine.serving(connected, paths.daemon_socket()):
         yield
 
 

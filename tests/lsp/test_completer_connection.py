@@ -34,7 +34,7 @@ def _short_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @asynccontextmanager
 async def serve_script(script: ScriptedServer, client: "Client") -> AsyncIterator[None]:
-    async with serving(script.handle, paths.engine_socket()):
+    async with serving(script.handle, paths.daemon_socket()):
         yield
         client.completer.close()
         await settled()

@@ -41,7 +41,7 @@ def run() -> Iterator[Callable[..., Engines]]:
     with ExitStack() as stack:
 
         def started(*roles: PairRole) -> Engines:
-            path = paths.engine_socket()
+            path = paths.daemon_socket()
             prepare_folder(path)
             worker = PairWorker(Options("embedded", "llama.cpp", threads=1), 8_000_000, 4, Metrics().observe)
             engines = Engines(worker, roles or ROLES)
@@ -66,7 +66,7 @@ def said() -> list[str]:
 def answer_of(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Start an answer that lasts for as long as it is read."""
     monkeypatch.setattr(HostPair, "step", delayed(0.02, HostPair.step))
-    answer = Client(Address(paths.engine_socket())).stream("/v1/chat/completions", {**LONG, "stream": True})
+    answer = Client(Address(paths.daemon_socket())).stream("/v1/chat/completions", {**LONG, "stream": True})
     next(answer)
     return answer
 

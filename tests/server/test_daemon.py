@@ -41,7 +41,7 @@ class Running:
     """A daemon that runs in this loop, and a client of its socket."""
 
     def __init__(self, made: Daemon, task: "asyncio.Task[None]") -> None:
-        self.daemon, self.task, self.path = made, task, paths.engine_socket()
+        self.daemon, self.task, self.path = made, task, paths.daemon_socket()
         transport = httpx2.AsyncHTTPTransport(uds=str(self.path))
         self.http = httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=60)
 
@@ -63,7 +63,7 @@ async def start(tiny_pair: Path) -> AsyncIterator[Start]:
     with ExitStack() as stack:
 
         async def begin(*, pair: str = str(tiny_pair / "target.gguf"), **settings: Any) -> Running:
-            path = paths.engine_socket()
+            path = paths.daemon_socket()
             prepare_folder(path)
             stack.enter_context(lifetime(path))
             own = stack.enter_context(local(path))
@@ -112,7 +112,7 @@ def test_a_folder_that_is_not_the_users_alone_is_refused(short_home: Path, monke
     for mode in (0o755, 0o710, 0o701):
         folder.chmod(mode)
         with pytest.raises(LocaldflashError, match="open to other users; run `chmod 700` on it"):
-            prepare_folder(paths.engine_socket())
+            prepare_folder(paths.daemon_socket())
         with pytest.raises(LocaldflashError, match="open to other users"):
             find()
     folder.chmod(0o700)
@@ -130,7 +130,7 @@ def test_a_folder_that_is_not_the_users_alone_is_refused(short_home: Path, monke
 def test_a_socket_path_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALDFLASH_HOME", "/tmp/" + "x" * paths.SOCKET_LIMIT)
     with pytest.raises(UsageError, match=r"path is too long .*; set LOCALDFLASH_HOME"):
-        paths.engine_socket()
+        paths.daemon_socket()
 
 
 def test_a_connection_of_another_user_is_closed_unread(monkeypatch: pytest.MonkeyPatch) -> None:

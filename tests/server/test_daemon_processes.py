@@ -44,7 +44,7 @@ def test_a_second_one_is_refused_and_what_a_killed_one_left_is_replaced() -> Non
     ]
     assert is_ready()
     killed(first)
-    assert paths.engine_socket().exists()
+    assert paths.daemon_socket().exists()
     assert find() is None
     start()
     assert is_ready()
@@ -57,7 +57,7 @@ def test_a_signal_ends_it_and_a_second_one_at_once(number: signal.Signals) -> No
         answer = talking.stream(ANSWER, {**CHAT, **LONG})
         next(answer)
         process.send_signal(number)
-        until(lambda: not paths.engine_socket().exists())
+        until(lambda: not paths.daemon_socket().exists())
         assert next(answer)
         began = time.monotonic()
         process.send_signal(number)
@@ -147,7 +147,7 @@ def test_the_lock_of_a_port_ends_with_the_process_that_was_killed(monkeypatch: p
     process = start()
     assert find()
     killed(process)
-    held = sockets._PORT_FILE.fullmatch(paths.engine_socket().read_bytes())
+    held = sockets._PORT_FILE.fullmatch(paths.daemon_socket().read_bytes())
     assert held
     with socket.create_server(("127.0.0.1", int(held[1]))) as imposter:  # who takes the port gets nothing
         assert find() is None
@@ -160,7 +160,7 @@ def test_the_lock_of_a_port_ends_with_the_process_that_was_killed(monkeypatch: p
 def test_an_engine_that_listens_otherwise_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALDFLASH_TRANSPORT", "tcp")
     process = start()
-    by_port = paths.engine_socket()
+    by_port = paths.daemon_socket()
     monkeypatch.setenv("LOCALDFLASH_TRANSPORT", "unix")
     assert find() is None
     code, lines = said(begin())

@@ -27,7 +27,7 @@ def by_tcp(short_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def path() -> Path:
-    return paths.engine_socket()
+    return paths.daemon_socket()
 
 
 def test_it_holds_the_port_and_a_key_for_its_user_alone(path: Path, short_home: Path) -> None:

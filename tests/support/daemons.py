@@ -106,7 +106,7 @@ def daemons(folder: Path) -> list[psutil.Process]:
 
 def connect() -> socket.socket:
     """Return a bare connection to the daemon."""
-    address = located(Address(paths.engine_socket()))
+    address = located(Address(paths.daemon_socket()))
     if address.socket:
         return unix_socket.connect(address.socket, 5)
     return socket.create_connection((address.host, address.port), 5)

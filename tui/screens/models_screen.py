@@ -225,7 +225,7 @@ class DownloadProgress:
 
     def move(self, progress: "PullProgress") -> None:
         """Show the progress."""
-        from localdflash.models.memory.parts import gigabytes
+        from localdflash.models.memory.parts import format_bytes
 
         what = f"{progress.doing} {progress.name.rpartition('/')[2]}"
         if what != self._activity:
@@ -233,11 +233,14 @@ class DownloadProgress:
         share = progress.done / progress.total if progress.total else 0.0
         filled = round(share * self.WIDTH)
         bar = "█" * filled + "░" * (self.WIDTH - filled)
-        parts = [f"{bar} {share:.0%}".replace("%", " %"), f"{gigabytes(progress.done)} of {gigabytes(progress.total)}"]
+        parts = [
+            f"{bar} {share:.0%}".replace("%", " %"),
+            f"{format_bytes(progress.done)} of {format_bytes(progress.total)}",
+        ]
         seconds, received = self._clock() - self._began, progress.done - self._first
         if received > progress.total * MIN_RATED_SHARE:
             rate = received / seconds
-            parts += [f"{gigabytes(rate)}/s", f"{_duration((progress.total - progress.done) / rate)} left"]
+            parts += [f"{format_bytes(rate)}/s", f"{_duration((progress.total - progress.done) / rate)} left"]
         self._say(what[:1].upper() + what[1:], " · ".join(parts))
 
 

@@ -30,7 +30,7 @@ def is_ready() -> bool:
 @contextmanager
 def client() -> Iterator[Client]:
     """Yield a client of the daemon without checking that the daemon answers."""
-    yield Client(Address(paths.engine_socket()))
+    yield Client(Address(paths.daemon_socket()))
 
 
 @contextmanager

@@ -111,7 +111,7 @@ class Oracle:
 
     async def serve(self) -> None:
         """Serve until cancelled."""
-        async with serving(self.connected, paths.engine_socket()) as server:
+        async with serving(self.connected, paths.daemon_socket()) as server:
             await server.serve_forever()
 
 

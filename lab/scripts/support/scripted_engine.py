@@ -196,7 +196,7 @@ class ScriptedEngine:
     async def serve(self, started: Callable[[asyncio.AbstractEventLoop, asyncio.Event], None] | None = None) -> None:
         """Serve until cancelled, or until the event passed to `started` is set."""
         stop = asyncio.Event()
-        async with serving(self.connected, paths.engine_socket()):
+        async with serving(self.connected, paths.daemon_socket()):
             if started:
                 started(asyncio.get_running_loop(), stop)
             await stop.wait()

@@ -21,7 +21,7 @@ from localdflash.base.errors import DeviceError, OutOfMemory
 from localdflash.engine.lookup import LookupDrafter
 from localdflash.models.load_options import Options
 from localdflash.models.memory.fit import NO_DRAFTER, Fit
-from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts, gigabytes, total
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts, format_bytes, total
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.running_pair import Running
 from localdflash.models.shapes.fingerprint import mismatch
@@ -74,7 +74,7 @@ def _load(
             pair = load_pair(target, drafting, device, settings, ops)
             return pair, planned, notice
         except OutOfMemory as error:
-            failure = f"{error} ({gigabytes(total(planned.parts))} were planned)"
+            failure = f"{error} ({format_bytes(total(planned.parts))} were planned)"
         free_unused_memory()  # outside `except`: the exception refers to the failed load's tensors
         if options.can_evict:
             break

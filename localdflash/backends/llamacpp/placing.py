@@ -24,7 +24,7 @@ from localdflash.models.memory.fit import (
     fit,
     largest_context,
 )
-from localdflash.models.memory.parts import Parts, gigabytes
+from localdflash.models.memory.parts import Parts, format_bytes
 from localdflash.models.shapes.drafter_check import block_count
 from localdflash.models.weights.gguf import read_header
 
@@ -125,8 +125,9 @@ def choose_placement(
     memory, needed = budget.find_tightest(needs(last).parts(min_context, drafter))
     what = f"all {layers} layers" if last.layers == layers else f"{last.layers} of {layers} layers"
     raise OutOfMemory(
-        f"{what} and a context of {min_context} tokens need {gigabytes(needed)} ({gigabytes(memory.margin)} as margin),"
-        f" {gigabytes(memory.free)} of {memory.what} are free; try --device cpu, --gpu-layers or a smaller model"
+        f"{what} and a context of {min_context} tokens need {format_bytes(needed)}"
+        f" ({format_bytes(memory.margin)} as margin), {format_bytes(memory.free)} of {memory.what} are free;"
+        " try --device cpu, --gpu-layers or a smaller model"
     )
 
 
@@ -160,5 +161,5 @@ def _describe_changes(
     if not changes:
         return ""
     memory, needed = budget.find_tightest(needs(full).parts(chosen.context, requested))
-    sizes = f"all of it needs {gigabytes(needed)}, {gigabytes(memory.free)} of {memory.what} are free"
+    sizes = f"all of it needs {format_bytes(needed)}, {format_bytes(memory.free)} of {memory.what} are free"
     return f"{', '.join(changes)}: {sizes}"

@@ -52,7 +52,7 @@ def transport_of(path: Path) -> str:
     return "tcp" if path.suffix == SUFFIXES["tcp"] else "unix"
 
 
-def engine_socket() -> Path:
+def daemon_socket() -> Path:
     """Return the path of the daemon's Unix socket, or of the file with its TCP port and key; UsageError if too long."""
     path = runtime_folder() / f"engine{SUFFIXES[transport()]}"
     if transport_of(path) == "unix" and (length := len(os.fsencode(path))) >= SOCKET_LIMIT:
@@ -65,7 +65,7 @@ def engine_socket() -> Path:
 
 def private_socket() -> Path:
     """Return the socket of this process's private daemon; its path is not longer than the shared daemon's."""
-    return (path := engine_socket()).with_name(f"{os.getpid()}{path.suffix}")
+    return (path := daemon_socket()).with_name(f"{os.getpid()}{path.suffix}")
 
 
 def key_file() -> Path:

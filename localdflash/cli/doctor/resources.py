@@ -89,7 +89,7 @@ def runtime_socket(name: str) -> Finding:
     """Check that the daemon's socket can be created in a folder that only this user can enter."""
     from localdflash.base.files import paths
 
-    path = paths.engine_socket()
+    path = paths.daemon_socket()
     if not path.parent.exists():
         return Finding(name, "ok", f"{path}; its folder does not exist yet")
     paths.check_private(path.parent)

@@ -16,7 +16,7 @@ from localdflash.loading.automatic import gpu_is_there
 from localdflash.models.backend_names import Runner
 from localdflash.models.memory.fit import QUANTIZATIONS
 from localdflash.models.memory.free import all_memory
-from localdflash.models.memory.parts import gigabytes
+from localdflash.models.memory.parts import format_bytes
 from localdflash.models.registry.pair_entry import PairEntry
 from localdflash.models.registry.registry import missing_files, shipped_file
 from localdflash.models.weights.ggml_types import GGMLType
@@ -61,7 +61,7 @@ def why_not(pair: PairEntry) -> str:
     if backend is None:
         return f"needs --backend {' or '.join(pair.backends)}, which this machine does not have"
     needed = needed_bytes(pair)
-    return f"needs {gigabytes(needed)}, this machine has {gigabytes(room)}" if needed > room else ""
+    return f"needs {format_bytes(needed)}, this machine has {format_bytes(room)}" if needed > room else ""
 
 
 def _backend(pair: PairEntry) -> tuple[Runner | None, float]:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from localdflash.loading.plan.here import PairAssessment, assess_pair, needed_bytes, why_not
 from localdflash.models.memory.free import all_memory
-from localdflash.models.memory.parts import gigabytes
+from localdflash.models.memory.parts import format_bytes
 from localdflash.models.registry.pair_entry import PairEntry
 
 Role = Literal["chat", "completion"]
@@ -53,5 +53,5 @@ def _rate(pair: PairEntry, assessment: PairAssessment) -> float:
 def _against(pair: PairEntry, rates: dict[str, float]) -> str:
     if pair.id in rates:
         return f"only {rates[pair.id]:.1f} tok/s"
-    needed, memory = gigabytes(needed_bytes(pair)), gigabytes(all_memory())
+    needed, memory = format_bytes(needed_bytes(pair)), format_bytes(all_memory())
     return why_not(pair) or f"needs {needed} of {memory}; a pair should take at most {MEMORY_SHARE:.0%}"

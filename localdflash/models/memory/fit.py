@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from localdflash.base.errors import OutOfMemory
-from localdflash.models.memory.parts import TARGET, Parts, gigabytes, split_host_parts, total
+from localdflash.models.memory.parts import TARGET, Parts, format_bytes, split_host_parts, total
 
 NO_DRAFTER = "none"
 UNCHANGED = "as it is"  # form of an unreduced drafter
@@ -128,10 +128,10 @@ def fit(sizes: MemorySizes, budget: MemoryBudget, requested: int, *, can_evict: 
 
 def _notice(sizes: MemorySizes, budget: MemoryBudget, result: Fit, max_context: int) -> str:
     memory, bytes_needed = budget.find_tightest(sizes.parts(result.context, sizes.drafters[0]))
-    free = f"{gigabytes(memory.free)} of {memory.what} are free"
+    free = f"{format_bytes(memory.free)} of {memory.what} are free"
     changes = []
     if result.drafter != sizes.drafters[0]:
-        needed = gigabytes(bytes_needed)
+        needed = format_bytes(bytes_needed)
         what = "was left out" if result.drafter == NO_DRAFTER else f"has {result.drafter}"
         changes.append(f"the drafter {what}: with it the pair needs {needed}")
     if result.context < max_context:
@@ -145,8 +145,8 @@ def _refusal(sizes: MemorySizes, budget: MemoryBudget, drafter: str, max_context
     without = " even without the drafter" if drafter != sizes.drafters[0] else ""
     remedy = f"--context {largest} fits" if largest else "use a smaller pair or a smaller quantization"
     return (
-        f"a context of {context} tokens needs {gigabytes(needed)}{without} ({gigabytes(memory.margin)} of it as"
-        f" margin), {gigabytes(memory.free)} of {memory.what} are free; {remedy}"
+        f"a context of {context} tokens needs {format_bytes(needed)}{without} ({format_bytes(memory.margin)} of it as"
+        f" margin), {format_bytes(memory.free)} of {memory.what} are free; {remedy}"
     )
 
 

@@ -23,6 +23,6 @@ def split_host_parts(parts: Parts) -> tuple[Parts, Parts]:
     return {name: size for name, size in parts.items() if name not in host_parts}, host_parts
 
 
-def gigabytes(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Return a size for a table or a message: "5.03 GB", "12.4 MB" (10^9 and 10^6 bytes)."""
     return f"{count / 1e9:.2f} GB" if abs(count) >= 1e9 else f"{count / 1e6:.1f} MB"

@@ -15,7 +15,7 @@ from localdflash.backends.cuda.cuda_sizes import CudaSizes
 from localdflash.backends.cuda.load_cuda import load
 from localdflash.backends.cuda.stepper import Stepper
 from localdflash.models.load_options import Options
-from localdflash.models.memory.parts import gigabytes, total
+from localdflash.models.memory.parts import format_bytes, total
 from localdflash.models.registry.pair_entry import LocalPair
 from tests.support.cards import Card, in_this_machine
 from tests.support.tiny_models import SHAPE, write_drafter, write_target
@@ -86,7 +86,7 @@ def test_memory_taken_by_others_shortens_the_context(
     running = load(files, Options(context=TRAINED, draft=False))
     assert 4096 <= running.context < TRAINED
     (notice,) = filter(None, running.notices)
-    for number in (gigabytes(planned), f"{running.context} tokens", f"{TRAINED} tokens"):
+    for number in (format_bytes(planned), f"{running.context} tokens", f"{TRAINED} tokens"):
         assert number in notice
     running.close()
 

@@ -95,15 +95,15 @@ from localdflash.base.system import owner
 from localdflash.base.system import process
 from localdflash.base.system import unix_socket
 assert paths.transport() == "tcp"
-assert paths.engine_socket().name == "engine.tcp"
-assert not unix_socket.is_listening(sockets.other_transport_path(paths.engine_socket()))
+assert paths.daemon_socket().name == "engine.tcp"
+assert not unix_socket.is_listening(sockets.other_transport_path(paths.daemon_socket()))
 assert owner.is_ours(os.stat(".")) and not owner.is_open_to_others(os.stat("."))
 assert process.ending_signal(0xC0000005) == process.ending_signal(-1073741819) == "SIGSEGV"
 assert process.ending_signal(3) == ""
 limits.allow_descriptors(1)
 os.environ["LOCALDFLASH_TRANSPORT"] = "unix"
 try:
-    paths.engine_socket()
+    paths.daemon_socket()
 except Exception as error:
     print(type(error).__name__, error)
 print(len([name for name in sys.modules if name.startswith("localdflash")]) == count)
