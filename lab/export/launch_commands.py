@@ -60,9 +60,11 @@ def vllm(pair: PairEntry, options: ExportOptions) -> LaunchCommand:
 def vllm_serve(target: str, drafter: str, draft_tokens: int, context: int | None, *needs: str) -> LaunchCommand:
     """Return the `vllm serve` command of a target and a drafter, each a repository or a folder; "" means no drafter."""
     speculative = {"method": "dflash", "model": drafter, "num_speculative_tokens": draft_tokens}
-    argv = ["vllm", "serve", target, *(["--speculative-config", json.dumps(speculative)] if drafter else [])]
+    argv = ["vllm", "serve", target]
+    if drafter:  # with the acceptance of each answer, which `localdflash chat` shows
+        argv += ["--speculative-config", json.dumps(speculative), "--per-request-spec-decode-metrics", "summary"]
     argv += _flag_with_value("--max-model-len", context)
-    version = "vLLM 0.28 or newer, which reads DFlash and DFlash 2 drafters" if drafter else "vLLM"
+    version = "vLLM 0.29 or newer, which reads DFlash and DFlash 2 drafters" if drafter else "vLLM"
     return LaunchCommand(tuple(argv), (version, *needs))
 
 

@@ -53,6 +53,15 @@ class Usage(Struct):
     prompt_tokens_details: dict[str, Any] | None = None
 
 
+class VllmAcceptance(Struct):
+    """Acceptance of an answer, which vLLM 0.29 and newer report with `--per-request-spec-decode-metrics summary`."""
+
+    num_spec_steps: int
+    num_draft_tokens: int
+    num_accepted_draft_tokens: int
+    mean_acceptance_length: float
+
+
 class ChunkDelta(Struct):
     """Text added to a choice. Some servers send thoughts separately, under one of two names."""
 
@@ -76,6 +85,7 @@ class Chunk(Struct):
     step: ChunkStep | None = None
     timings: ChunkTimings | None = None
     usage: Usage | None = None
+    metrics: Any = None
     error: Any | UnsetType = UNSET
 
 
@@ -155,11 +165,13 @@ class AnswerReader:
         self._first = self._last = 0.0  # time of the first and the last text
         self._timings: ChunkTimings | None = None
         self._usage: Usage | None = None
+        self._vllm: VllmAcceptance | None = None
 
     def add_chunk(self, chunk: Chunk) -> tuple[bool, list[AnswerPart]]:
         """Add an event; return whether the answer differs from the one shown, and the parts to show now."""
         self.model = chunk.model or self.model
         self._timings, self._usage = chunk.timings or self._timings, chunk.usage or self._usage
+        self._vllm = _vllm_acceptance(chunk.metrics) or self._vllm
         choice = chunk.choices[0] if chunk.choices else ChunkChoice()
         self._reason = choice.finish_reason or self._reason
         text = self._writer.add_thought(choice.delta.reasoning_content or choice.delta.reasoning or "")
@@ -186,6 +198,9 @@ class AnswerReader:
     def numbers(self, *, is_localdflash: bool) -> dict[str, Any]:
         """Return the statistics of the answer, for `Message.numbers`."""
         numbers = _answer_numbers(self._timings, self._usage)
+        if vllm := self._vllm:
+            numbers |= {"steps": vllm.num_spec_steps, "tau": round(vllm.mean_acceptance_length, 3)}
+            numbers |= {"drafted": vllm.num_draft_tokens, "accepted": vllm.num_accepted_draft_tokens}
         tokens, seconds = numbers.get("tokens", 0), self._last - self._first  # without the prefill
         if not numbers.get("tokens_per_second") and tokens > 1 and seconds >= MIN_RATE_SECONDS:
             numbers["tokens_per_second"] = round((tokens - 1) / seconds, 1)
@@ -196,6 +211,16 @@ class AnswerReader:
         if is_localdflash:
             numbers["draft"] = self._settings.draft
         return numbers
+
+
+def _vllm_acceptance(metrics: Any) -> VllmAcceptance | None:
+    """Return vLLM's acceptance in the metrics of an event; None if they hold none, as those of other servers."""
+    if not isinstance(metrics, dict):
+        return None
+    try:
+        return msgspec.convert(metrics.get("speculative_decoding"), VllmAcceptance)
+    except msgspec.ValidationError:
+        return None
 
 
 def _answer_numbers(timings: ChunkTimings | None, usage: Usage | None) -> dict[str, Any]:

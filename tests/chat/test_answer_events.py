@@ -16,6 +16,7 @@ from localdflash.chat.answer_events import (
     ChunkTimings,
     Replay,
     Usage,
+    decode_chunk,
 )
 from localdflash.chat.messages import StepRecord
 from localdflash.chat.sampling_settings import ChatSettings
@@ -54,6 +55,16 @@ def test_rate_is_measured_from_first_to_last_text(
 def test_rate_reported_by_the_server_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     timings = ChunkTimings(predicted_n=21, predicted_per_second=77.0)
     assert read(monkeypatch, (10.0, 12.0), Usage(5, 21), timings)["tokens_per_second"] == 77.0
+
+
+def test_acceptance_of_vllm_is_reported() -> None:
+    answer = AnswerReader(ChatSettings(), 9.0)
+    reported = b"""{"num_spec_steps": 10, "num_draft_tokens": 40, "num_accepted_draft_tokens": 21,
+        "num_spec_tokens": 4, "mean_acceptance_length": 3.1, "acceptance_histogram": {"2": 9, "3": 1}}"""
+    for metrics in (b'"of another kind"', b'{"mean_itl_ms": 9.1}', b'{"speculative_decoding": %b}' % reported, b"null"):
+        answer.add_chunk(decode_chunk(b'{"choices": [], "metrics": %b}' % metrics))
+    numbers = answer.numbers(is_localdflash=False)
+    assert numbers == {"steps": 10, "tau": 3.1, "drafted": 40, "accepted": 21}
 
 
 TEXT = st.text("ab\né😋", max_size=12)

@@ -14,8 +14,9 @@ from localdflash.models.registry.registry import load_registry
 
 # The flags, and where each engine documents them, as read in November 2026.
 DOCUMENTED = {
-    # vllm docs/features/speculative_decoding/README.md, 01ed47b; docs.vllm.ai/en/v0.8.5/serving/engine_args.html
-    "vllm": {"--speculative-config", "--max-model-len"},
+    # vllm docs/features/speculative_decoding/README.md, 01ed47b; docs.vllm.ai/en/v0.8.5/serving/engine_args.html;
+    # docs.vllm.ai/en/v0.32.0/features/speculative_decoding/acceptance_metrics
+    "vllm": {"--speculative-config", "--max-model-len", "--per-request-spec-decode-metrics"},
     # z-lab/dflash README.md, 0a2da23; sglang docs_new/docs/advanced_features/speculative_decoding.mdx, 16974b8, and
     # docs/advanced_features/server_arguments.md
     "sglang": {

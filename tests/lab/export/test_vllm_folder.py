@@ -5,6 +5,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from importlib.resources import files
@@ -97,6 +98,7 @@ def url(folder: Path) -> Iterator[str]:
     speculative = {"method": "dflash", "model": str(folder / "drafter"), "num_speculative_tokens": 7}
     arguments = ["--model", folder / "target", "--host", "127.0.0.1", "--port", port, "--dtype", "float32"]
     arguments += ["--max-num-seqs", 4, "--speculative-config", json.dumps(speculative)]
+    arguments += ["--per-request-spec-decode-metrics", "summary"]
     command = [str(word) for word in (VLLM_PYTHON, "-m", "vllm.entrypoints.openai.api_server", *arguments)]
     environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
     log = folder / "vllm.log"
@@ -144,6 +146,17 @@ def test_vllm_writes_the_same_text_with_as_many_drafts(url: str, folder: Path) -
             drafting.forget()
     # Equal texts: the fewer drafts, the more tokens each gave. Both compute an answer's first token without a draft.
     assert _count_drafts(url) == pytest.approx(stats.steps - len(prompts), rel=0.05)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)
+def test_chat_reports_the_acceptance_of_vllm(url: str) -> None:
+    command = [sys.executable, "-m", "localdflash"]
+    subprocess.run([*command, "config", "set", "server.url", url], check=True)
+    question = ["chat", "-p", "Write a function that adds two numbers.", "--json"]
+    numbers = json.loads(subprocess.run([*command, *question], capture_output=True, check=True, timeout=300).stdout)
+    assert 0 < numbers["accepted"] < numbers["drafted"]
+    assert numbers["tau"] > 1
 
 
 def _count_drafts(url: str) -> float:
