@@ -62,16 +62,19 @@ def _encode_prompts(loaded: LoadedPair, document: str) -> list[list[int]]:
 def _measure_length(
     hosts: Hosts, prompts: Sequence[Sequence[int]], length: int, ends: frozenset[int]
 ) -> dict[str, Any]:
+    """Measure the prompts of one length; of two runs of a prompt in a mode, the faster one counts."""
     totals = defaultdict[str, Stats](Stats)
     identical, prefill_ms = 0, 0.0
     for number, ids in enumerate(prompts):
-        runs = {}
-        for mode in (PLAIN, DRAFTING) if number % 2 else (DRAFTING, PLAIN):
-            runs[mode] = _run(hosts.plain if mode == PLAIN else hosts.drafting, ids, ends)
+        pairs = {PLAIN: hosts.plain, DRAFTING: hosts.drafting}
+        order = [PLAIN, DRAFTING] if number % 2 else [DRAFTING, PLAIN]
+        first = {mode: _run(pairs[mode], ids, ends) for mode in order}
+        again = {mode: _run(pairs[mode], ids, ends) for mode in reversed(order)}
+        runs = {mode: max(first[mode], again[mode], key=lambda run: run.stats.tokens_per_second) for mode in order}
         if any(drafter.is_model for drafter in hosts.drafting.drafters):
             with replaced_controller(hosts.drafting, Always(DFLASH)) as forced:
                 runs[FORCED] = _run(forced, ids, ends)
-        prefill_ms = prefill_ms or runs[DRAFTING].first_token_ms  # of the first question: most reuse the KV cache
+        prefill_ms = prefill_ms or first[DRAFTING].first_token_ms  # of the first question: most reuse the KV cache
         identical += all(run.ids == runs[PLAIN].ids for run in runs.values())
         for mode, run in runs.items():
             totals[mode].merge(run.stats)
