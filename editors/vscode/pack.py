@@ -1,7 +1,7 @@
 """Write localdflash-VERSION.vsix: a zip of the extension with the two XML files that VS Code expects.
 
-`python -P editors/vscode/pack.py`, after `npm run bundle`. The same sources give the same bytes: files are sorted, have a
-fixed time, and are stored without compression, whose result depends on the version of zlib.
+`python -P editors/vscode/pack.py`, after `npm run bundle`. The same sources give the same bytes: files are sorted, have
+a fixed time, and are stored without compression, whose result depends on the version of zlib.
 """
 
 import json

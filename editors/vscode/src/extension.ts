@@ -75,7 +75,7 @@ function setContexts(state: State): void {
     }
 }
 
-/** Open the walkthrough with all contexts false, then set them: VS Code ticks a step only when its context changes. */
+/** Open the walkthrough with all contexts false, then set them: VS Code ticks a step when its context changes. */
 async function openWalkthrough(server: Server): Promise<void> {
     setContexts({ is: 'off' });
     await vscode.commands.executeCommand('workbench.action.openWalkthrough', WALKTHROUGH, false);

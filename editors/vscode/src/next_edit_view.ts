@@ -1,8 +1,5 @@
-/**
- * View of the next-edit proposal: its removed and inserted text, a hint at the cursor while they are out of sight, and
- * the context keys of its key bindings. VS Code's stable API shows inline suggestions at the cursor only, so these are
- * decorations.
- */
+/** View of the next-edit proposal: removed and inserted text, and a hint at the cursor while they are out of sight. */
+// VS Code's stable API shows inline suggestions at the cursor only, so these are decorations.
 
 import * as vscode from 'vscode';
 import type { LanguageClient } from 'vscode-languageclient/node';

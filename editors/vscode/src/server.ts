@@ -1,7 +1,4 @@
-/**
- * Language server process: start it, restart it when it ends, and give up with one message after repeated failures.
- * Failures of single requests go only to the log.
- */
+/** Language server process: it is restarted when it exits; after repeated exits one message says so. */
 
 import { homedir } from 'node:os';
 import * as vscode from 'vscode';

@@ -37,11 +37,9 @@ export const UNKNOWN: Status = {
     accepted: 0,
 };
 
-/** Reason why the active editor gets no completions although the server is running. */
+/** Why the active editor gets no completions although the server runs: a few words, and a sentence for the tooltip. */
 export interface Silence {
-    /** A few words for the status bar. */
     state: string;
-    /** A sentence for the tooltip. */
     why: string;
 }
 
