@@ -1,7 +1,7 @@
-"""Write localdflash-VERSION.vsix: a zip of the extension with the two lists that VS Code expects.
+"""Write localdflash-VERSION.vsix: a zip of the extension with the two XML files that VS Code expects.
 
 `python -P editors/vscode/pack.py`, after `npm run bundle`. The same sources give the same bytes: files are sorted, have
-no time of their own, and are stored rather than compressed, which differs from one zlib to the next.
+a fixed time, and are stored without compression, whose result depends on the version of zlib.
 """
 
 import json
@@ -24,7 +24,7 @@ TYPES = {
 
 
 def main() -> None:
-    """Run the script as its docstring says."""
+    """Write the .vsix file and print its path."""
     package = json.loads((HERE / "package.json").read_text("utf-8"))
     for unneeded in ("scripts", "devDependencies"):
         del package[unneeded]
@@ -41,14 +41,14 @@ def main() -> None:
     target = HERE / f"{package['name']}-{package['version']}.vsix"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(files):
-            entry = zipfile.ZipInfo(name)  # of 1 January 1980
+            entry = zipfile.ZipInfo(name)  # with its default time, 1 January 1980
             entry.external_attr = 0o644 << 16
             archive.writestr(entry, files[name])
     sys.stdout.write(f"{target}\n")
 
 
 def _manifest(package: dict[str, Any]) -> str:
-    """What the editor and a marketplace read about the extension."""
+    """Return the manifest that VS Code and a marketplace read."""
     properties = {
         "Microsoft.VisualStudio.Code.Engine": package["engines"]["vscode"],
         "Microsoft.VisualStudio.Code.ExtensionKind": ",".join(package["extensionKind"]),
@@ -106,7 +106,7 @@ def _content_types() -> str:
 
 
 def _third_party() -> str:
-    """The licences of the packages that the bundle holds, which esbuild lists."""
+    """Return the licences of the packages in the bundle, which esbuild lists in dist/meta.json."""
     inputs = json.loads((HERE / "dist/meta.json").read_text("utf-8"))["inputs"]
     folders = {HERE / Path(*Path(name).parts[:2]) for name in inputs if name.startswith("node_modules/")}
     texts = ["dist/extension.js contains:"]

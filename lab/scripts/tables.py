@@ -94,10 +94,10 @@ def chat_facts() -> Iterator[Row]:
     slots = ", ".join(f"{100 * share:.0f} %" for share in results["overall"]["accept_by_slot"])
     yield ["fact", "value"]
     yield ["identical sampled text at temperature 0.7, same seed", results["identical"]["sampled"]]
-    yield ["χ² test of sampled drafts", f"p = {chances['p_value']:.2f}, {chances['draws']} draws"]
-    yield ["cost of a verify batch of 2, 4, 8, 16 tokens", ", ".join(f"{verify[n]:.2f}" for n in ("2", "4", "8", "16"))]
-    yield ["accepted by slot of a DFlash block", slots]
-    yield ["share of DFlash among drafted steps", f"{100 * results['overall']['dflash_share_of_drafted']:.0f} %"]
+    yield ["χ² test of sampled tokens", f"p = {chances['p_value']:.2f}, {chances['draws']} draws"]
+    yield ["time of 2, 4, 8, 16 tokens (one token: 1)", ", ".join(f"{verify[n]:.2f}" for n in ("2", "4", "8", "16"))]
+    yield ["acceptance at positions 1 to 5 of a DFlash block", slots]
+    yield ["DFlash's share of steps with a draft", f"{100 * results['overall']['dflash_share_of_drafted']:.0f} %"]
     yield ["TTFT of a question of 100 tokens in a warm chat, p50", f"{daemon['warm_ms']['p50']:.0f} ms"]
     yield ["TTFT with a cold start, p50", f"{daemon['cold_start_ms']['p50'] / 1e3:.1f} s"]
     yield ["llama.cpp on the same file, running alone", f"{results['other_plain']['llama.cpp']['tok_s']:.0f} tok/s"]
@@ -159,7 +159,7 @@ def activations() -> Iterator[Row]:
 
 def peers() -> Iterator[Row]:
     """Yield the comparison with llama-server."""
-    yield ["program and mode", "tok/s", "τ", "localdflash with drafting over this", "text as without drafting"]
+    yield ["program and mode", "tok/s", "τ", "speedup of localdflash with drafting", "same text as without drafting"]
     for name, side in load("peer-smollm2")["answers"]["sides"].items():
         label = {"localdflash": "localdflash, drafting", "localdflash plain": "localdflash, no drafting"}.get(
             name, name
@@ -176,7 +176,7 @@ def first_token() -> Iterator[Row]:
     yield ["completion of 32 tokens, warm, p50", f"{start['warm_completion_32_tokens_ms']['p50']:.0f} ms"]
     yield ["peak memory of `complete --no-daemon`", f"{start['complete_peak_memory_mb']:.0f} MB"]
     yield ["TTFT, daemon not running / running", " / ".join(f"{ms:.0f} ms" for ms in start["first_token_ms"].values())]
-    yield ["p95 of a completion next to a chat, over alone", f"{server['p95_beside_over_alone']:.2f}"]
+    yield ["p95 of a completion during a chat answer, divided by p95 alone", f"{server['p95_beside_over_alone']:.2f}"]
     yield ["round trip to the daemon, p50", f"{server['round_trip_ms']['p50']:.1f} ms"]
     freed = server["cancel_to_free_ms"]["<= 4"]
     yield ["cancelled requests that free the engine within 4 ms", f"{freed:.0f} %"]
@@ -201,15 +201,15 @@ def infill() -> Iterator[Row]:
 
 def places() -> Iterator[Row]:
     """Yield the results at random cursor positions."""
-    yield ["pair", "right as a whole", "begins right", "wrong", "silent", "breaks the syntax"]
+    yield ["pair", "all correct", "begins correctly", "wrong", "none shown", "breaks the syntax"]
     for name, entry in load("places").items():
         label = {
             "before": "embedded, before syntax checks",
             "after": "embedded",
-            "enter-before": "smollm2-135m-code, after Enter, complete lines in the middle",
+            "enter-before": "smollm2-135m-code, after Enter, before complete lines joined the prefix",
             "enter-after": "smollm2-135m-code, after Enter",
             **{
-                f"context-{one}": f"smollm2-135m-code, 72 from line 100 on, context: {one}"
+                f"context-{one}": f"smollm2-135m-code, 72 positions from line 100 on, context: {one}"
                 for one in ("none", "own", "other", "own,other")
             },
         }.get(name, name)
@@ -222,7 +222,7 @@ def places() -> Iterator[Row]:
 
 def typing() -> Iterator[Row]:
     """Yield the results of typing replays."""
-    yield ["replay", "keys", "keys saved", "suggestions", "typed over", "stale"]
+    yield ["replay", "keys", "keys saved", "suggestions", "rejected", "stale"]
     for name, entry in load("keys-saved").items():
         yield _typed(name, entry)
     for name, label in (("typing", "embedded, in real time"), ("typing-code", "smollm2-135m-code, in real time")):
@@ -239,15 +239,15 @@ def latency() -> Iterator[Row]:
     lsp, nvim, vscode, screen = load("lsp"), load("nvim"), load("vscode"), load("chat")
     yield ["from … to …", "p50", "p95"]
     yield _spread("key to answer, language server, file of 2,000 lines, instant engine", lsp["2000"]["fresh"])
-    yield _spread("the same, 20,000 lines", lsp["20000"]["fresh"])
+    yield _spread("key to answer, language server, file of 20,000 lines, instant engine", lsp["20000"]["fresh"])
     yield _spread("key to ghost text, Neovim, instant engine", nvim["key_to_ghost_ms"]["served"])
-    yield _spread("key to painted ghost text, VS Code (about 85 ms are its own)", vscode["key_to_ghost_ms"]["all"])
+    yield _spread("key to painted ghost text, VS Code (85 ms without localdflash)", vscode["key_to_ghost_ms"]["all"])
     for name, pair in (("typing", "embedded"), ("typing-code", "smollm2-135m-code")):
         found = load(name)["ms"]["request_to_first_line_not_cached"]
         yield _spread(f"request to first verified line, not cached, {pair}", found)
     yield _spread("`localdflash chat` to the first key on the screen", screen["start"]["first_key"])
     yield _spread("key to its echo in the chat", screen["echo"]["at_0"])
-    yield _spread("the same while an answer arrives at 400 tok/s", screen["echo"]["at_400"])
+    yield _spread("key to its echo while an answer arrives at 400 tok/s", screen["echo"]["at_400"])
     yield _spread("Esc to “stopped”", screen["stop"])
     yield _spread("start to the end of a chat of 1,000 messages", screen["opening"]["shown"])
 

@@ -1,4 +1,4 @@
-/** The extension: one language server for the window, an item in the status bar, a few commands. */
+/** Entry point of the extension: starts the window's language server, the status bar item and the commands. */
 
 import * as vscode from 'vscode';
 import * as models from './models';
@@ -17,9 +17,9 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
     const log = vscode.window.createOutputChannel('localdflash', { log: true });
     const snooze = new Snooze();
     const nextEdit = new NextEditView();
-    const silent = (document: vscode.TextDocument, asked: boolean): boolean =>
-        !settings.enabledFor(document) || (snooze.until !== undefined && !asked);
-    const started = (server = new Server(log, silent, nextEdit));
+    const isSilenced = (document: vscode.TextDocument, isManual: boolean): boolean =>
+        !settings.enabledFor(document) || (snooze.until !== undefined && !isManual);
+    const started = (server = new Server(log, isSilenced, nextEdit));
     context.subscriptions.push(
         log,
         snooze,
@@ -62,7 +62,7 @@ function commands(server: Server, snooze: Snooze, log: vscode.LogOutputChannel):
     };
 }
 
-/** What the steps of the walkthrough and the keys wait for. */
+/** Set the context keys on which walkthrough steps and key bindings depend. */
 function setContexts(state: State): void {
     const status = state.is === 'running' ? state.status : undefined;
     const contexts = {
@@ -75,7 +75,7 @@ function setContexts(state: State): void {
     }
 }
 
-/** VS Code never ticks a step whose context is true already when it reads the walkthrough, on opening the first one. */
+/** Open the walkthrough with all contexts false, then set them: VS Code ticks a step when its context changes. */
 async function openWalkthrough(server: Server): Promise<void> {
     setContexts({ is: 'off' });
     await vscode.commands.executeCommand('workbench.action.openWalkthrough', WALKTHROUGH, false);
@@ -88,7 +88,7 @@ async function menu(server: Server, snooze: Snooze): Promise<void> {
     const items = [{ label: on ? '$(circle-slash) Turn completions off' : '$(zap) Turn completions on', command: 'toggle' }];
     if (on && document) {
         const turn = settings.enabledFor(document) ? 'off' : 'on';
-        items.push({ label: `$(code) Turn them ${turn} for ${document.languageId}`, command: 'toggleLanguage' });
+        items.push({ label: `$(code) Turn completions ${turn} for ${document.languageId}`, command: 'toggleLanguage' });
     }
     if (on) {
         const end = { label: '$(bell) End the snooze', command: 'wake' };
@@ -103,7 +103,7 @@ async function menu(server: Server, snooze: Snooze): Promise<void> {
     );
     const { level, lines } = present(server.state);
     const title = level === 'normal' ? 'localdflash' : `localdflash: ${lines[0]}`;
-    const chosen = await vscode.window.showQuickPick(items, { title, placeHolder: 'What to do?' });
+    const chosen = await vscode.window.showQuickPick(items, { title, placeHolder: 'Choose an action' });
     if (chosen) {
         await vscode.commands.executeCommand(`localdflash.${chosen.command}`);
     }

@@ -8,8 +8,8 @@ export interface Model {
     missing: boolean;
 }
 
-/** Return the models that a backend here can run, downloaded ones first. Throws if `json` is no JSON array. */
-export function listed(json: string): Model[] {
+/** Return the models that a backend can run, downloaded ones first. Throws if `json` is not a JSON array. */
+export function parseModels(json: string): Model[] {
     const models: Model[] = [];
     for (const entry of JSON.parse(json) as Record<string, unknown>[]) {
         if (Array.isArray(entry.backends) && entry.backends.length > 0) {

@@ -4,7 +4,7 @@ import { execFile } from 'node:child_process';
 import { homedir } from 'node:os';
 import { promisify } from 'node:util';
 import * as vscode from 'vscode';
-import { listed, type Model } from './model_list';
+import { parseModels, type Model } from './model_list';
 import * as settings from './settings';
 
 const LIST_TIMEOUT_MS = 30_000; // Python's imports from a cold disk take seconds
@@ -17,15 +17,15 @@ interface Choice extends vscode.QuickPickItem {
 
 /** Let the user choose a model and write the setting, which restarts the server. */
 export async function choose(log: vscode.LogOutputChannel): Promise<void> {
-    const chosen = await vscode.window.showQuickPick(choices(log), {
-        title: 'localdflash: the model that completes',
-        placeHolder: 'An id, or a file',
+    const chosen = await vscode.window.showQuickPick(listChoices(log), {
+        title: 'localdflash: choose the model for completions',
+        placeHolder: 'Model id or file',
         matchOnDescription: true,
     });
     if (!chosen) {
         return;
     }
-    const pair = chosen.pair ?? (await file());
+    const pair = chosen.pair ?? (await chooseFile());
     if (pair === undefined) {
         return;
     }
@@ -35,38 +35,38 @@ export async function choose(log: vscode.LogOutputChannel): Promise<void> {
     }
 }
 
-async function choices(log: vscode.LogOutputChannel): Promise<Choice[]> {
+async function listChoices(log: vscode.LogOutputChannel): Promise<Choice[]> {
     const now = settings.pair();
     const items: Choice[] = [
-        { label: 'default', description: 'what localdflash itself is set to', pair: '' },
-        ...(await models(log)).map((model) => ({ ...model, pair: model.label })),
-        { label: 'A GGUF file…', description: 'that llama.cpp runs' },
+        { label: 'default', description: 'the model in the settings of localdflash', pair: '' },
+        ...(await runModelsList(log)).map((model) => ({ ...model, pair: model.label })),
+        { label: 'A GGUF file…', description: 'any model that llama.cpp runs' },
     ];
     return items.map((item) => (item.pair === now ? { ...item, label: `$(check) ${item.label}` } : item));
 }
 
-/** Return the listed models; [] with a line in the log if the program fails, as a file can still be chosen. */
-async function models(log: vscode.LogOutputChannel): Promise<Model[]> {
+/** Return the models of `localdflash models list`; if that fails, log the error and return []. */
+async function runModelsList(log: vscode.LogOutputChannel): Promise<Model[]> {
     try {
         const options = { cwd: homedir(), timeout: LIST_TIMEOUT_MS, maxBuffer: 16_000_000 };
         const { stdout } = await promisify(execFile)(settings.launch().command, ['models', 'list', '--json'], options);
-        return listed(stdout);
+        return parseModels(stdout);
     } catch (error) {
         log.error(String(error));
         return [];
     }
 }
 
-async function file(): Promise<string | undefined> {
+async function chooseFile(): Promise<string | undefined> {
     const found = await vscode.window.showOpenDialog({ title: 'A GGUF file', filters: { GGUF: ['gguf'] } });
     return found?.[0]?.fsPath;
 }
 
-/** Offer a terminal with the download command typed but not run: the user starts every download. */
+/** Offer a terminal that contains the download command; only the user runs it. */
 async function download(id: string): Promise<void> {
-    const said = `localdflash: ${id} is not on this machine yet.`;
+    const message = `localdflash: ${id} is not on this machine yet.`;
     const open = 'Download in a Terminal';
-    if ((await vscode.window.showInformationMessage(said, open)) === open) {
+    if ((await vscode.window.showInformationMessage(message, open)) === open) {
         const terminal = vscode.window.createTerminal({ name: 'localdflash', cwd: homedir() });
         terminal.show();
         const { command } = settings.launch();

@@ -5,7 +5,7 @@ export interface Place {
     character: number;
 }
 
-/** `localdflash/didUpdateNextEdit`, as the server sends it: one line's text, for one version of a document. */
+/** Parameters of `localdflash/didUpdateNextEdit`: a replacement within a line of one version of a document. */
 export interface NextEdit {
     textDocument: { uri: string; version: number };
     edit: { range: { start: Place; end: Place }; newText: string };
@@ -18,7 +18,7 @@ export interface Cursor {
     place: Place;
 }
 
-/** `hidden` is a proposal that waits for a completion to go; `none` also stands for one that is out of date. */
+/** `hidden`: a completion is shown instead. `none`: there is no proposal for this version of this document. */
 export type Showing = 'none' | 'hidden' | 'shown';
 
 export class NextEditState {
@@ -37,11 +37,12 @@ export class NextEditState {
         this.proposed = undefined;
     }
 
-    /** The editor got completions for this cursor: it shows one there until it moves, or until `completionGone`. */
+    /** Record that the editor got completions: it shows one until the cursor moves, or until `completionGone`. */
     completion(cursor: Cursor, count: number): void {
         this.completed = count > 0 ? cursor : undefined;
     }
 
+    /** Record that the editor hid the completion. */
     completionGone(): void {
         this.completed = undefined;
     }
@@ -54,6 +55,7 @@ export class NextEditState {
         }
     }
 
+    /** Return whether the proposal is shown while the cursor is there; undefined: no single cursor. */
     showing(cursor: Cursor | undefined): Showing {
         const about = this.proposed?.textDocument;
         if (!about || about.uri !== cursor?.uri || about.version !== cursor.version) {
@@ -62,7 +64,7 @@ export class NextEditState {
         return this.completed && isSame(this.completed, cursor) ? 'hidden' : 'shown';
     }
 
-    /** Return the effect of Tab: accept if the cursor is in the proposal's range, else go to the range. */
+    /** Return the effect of Tab: accept the proposal if the cursor is in its range, else go to the range. */
     step(cursor: Cursor | undefined): 'nothing' | 'go' | 'accept' {
         if (!cursor || !this.proposed || this.showing(cursor) !== 'shown') {
             return 'nothing';
@@ -74,6 +76,6 @@ export class NextEditState {
 }
 
 function isSame(one: Cursor, other: Cursor): boolean {
-    const places = one.place.line === other.place.line && one.place.character === other.place.character;
-    return places && one.uri === other.uri && one.version === other.version;
+    const isSamePlace = one.place.line === other.place.line && one.place.character === other.place.character;
+    return isSamePlace && one.uri === other.uri && one.version === other.version;
 }

@@ -1,7 +1,5 @@
-/**
- * The next edit on the screen: what goes and what comes at its place, a pointer to it where that cannot be seen, and its
- * keys, which hold while it is shown. VS Code's own suggestions cannot be away from the cursor in the stable interface.
- */
+/** View of the next-edit proposal: removed and inserted text, and a hint at the cursor while they are out of sight. */
+// VS Code's stable API shows inline suggestions at the cursor only, so these are decorations.
 
 import * as vscode from 'vscode';
 import type { LanguageClient } from 'vscode-languageclient/node';
@@ -35,7 +33,7 @@ export class NextEditView implements vscode.Disposable {
             vscode.window.onDidChangeTextEditorSelection(update),
             vscode.window.onDidChangeTextEditorVisibleRanges(update),
             vscode.window.onDidChangeActiveTextEditor(update),
-            register('localdflash.nextEdit', () => this.take()),
+            register('localdflash.nextEdit', () => this.goOrAccept()),
             register('localdflash.dismissNextEdit', () => this.dismiss()),
             register('localdflash.hideCompletion', () => this.hideCompletion()),
         ];
@@ -45,19 +43,19 @@ export class NextEditView implements vscode.Disposable {
         vscode.Disposable.from(...this.parts).dispose();
     }
 
-    /** Show what a server proposes, from now on. */
+    /** Show the proposals of this server from now on. */
     listen(client: LanguageClient): void {
         this.client = client;
         this.forget();
         client.onNotification('localdflash/didUpdateNextEdit', (proposal: NextEdit) => {
-            // A URI of the server need not be written as VS Code writes it.
+            // The server may write the URI in another form than VS Code.
             const uri = client.protocol2CodeConverter.asUri(proposal.textDocument.uri).toString();
             this.state.propose({ ...proposal, textDocument: { ...proposal.textDocument, uri } });
             this.update();
         });
     }
 
-    /** Take note of the completions that the editor is given: nothing else is shown while one of them is. */
+    /** Return the completions for the editor, and hide the proposal while one of them is shown. */
     async watch<T extends Completions>(
         document: vscode.TextDocument,
         place: vscode.Position,
@@ -101,7 +99,7 @@ export class NextEditView implements vscode.Disposable {
         editor.setDecorations(this.added, shown);
     }
 
-    private async take(): Promise<void> {
+    private async goOrAccept(): Promise<void> {
         const editor = vscode.window.activeTextEditor;
         const proposal = this.state.proposal;
         const step = this.state.step(here());
@@ -140,7 +138,7 @@ export class NextEditView implements vscode.Disposable {
     }
 }
 
-/** Where the user is, if completions are on there and there is one cursor. */
+/** Return the active editor's cursor; undefined with several cursors, or if completions are off there. */
 function here(): Cursor | undefined {
     const editor = vscode.window.activeTextEditor;
     if (!editor || editor.selections.length !== 1) {
@@ -157,7 +155,7 @@ function rangeOf({ edit: { range } }: NextEdit): vscode.Range {
     return new vscode.Range(range.start.line, range.start.character, range.end.line, range.end.character);
 }
 
-/** A text beside the document's own; spaces at its ends would not be drawn. */
+/** Return the decoration that draws a text. VS Code draws no spaces at its ends, so they are non-breaking spaces. */
 function text(content: string, background?: string): vscode.ThemableDecorationAttachmentRenderOptions {
     const contentText = content.replaceAll(' ', '\u00a0');
     const color = new vscode.ThemeColor('editorGhostText.foreground');

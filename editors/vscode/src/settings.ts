@@ -7,7 +7,7 @@ import { isOn } from './state';
 
 const SECTION = 'localdflash';
 
-/** Settings that a running server was started with. */
+/** Settings that take effect when the server starts. */
 const AT_START = ['command', 'arguments', 'pair', 'deadlineMs', 'nextEdit'];
 
 export interface Launch {
@@ -22,14 +22,14 @@ export function launch(): Launch {
     const settings = vscode.workspace.getConfiguration(SECTION);
     const chosen = pair();
     return {
-        command: home(settings.get<string>('command', '').trim() || 'localdflash'),
-        args: ['lsp', ...(chosen ? ['--pair', home(chosen)] : []), ...settings.get<string[]>('arguments', [])],
+        command: expandHome(settings.get<string>('command', '').trim() || 'localdflash'),
+        args: ['lsp', ...(chosen ? ['--pair', expandHome(chosen)] : []), ...settings.get<string[]>('arguments', [])],
         deadlineMs: settings.get<number>('deadlineMs', 350),
         nextEdit: settings.get<boolean>('nextEdit', true),
     };
 }
 
-/** Return the id or file of the pair; empty means the default of localdflash's own settings. */
+/** Return the id or file of the model pair; empty: the default of localdflash's own settings. */
 export function pair(): string {
     return vscode.workspace.getConfiguration(SECTION).get<string>('pair', '').trim();
 }
@@ -60,12 +60,12 @@ export async function toggle(): Promise<void> {
     await settings.update('enabled', !enabled(), target(settings.inspect('enabled')?.workspaceValue !== undefined));
 }
 
-/** Turn completions on or off for the language of a document. */
+/** Turn completions on or off for a document's language, in the settings that have a value for it. */
 export async function toggleLanguage(document: vscode.TextDocument): Promise<void> {
     const settings = vscode.workspace.getConfiguration(SECTION, document);
-    const set = settings.inspect<Record<string, boolean>>('languages');
-    const inWorkspace = set?.workspaceValue?.[document.languageId] !== undefined;
-    const before = (inWorkspace ? set?.workspaceValue : set?.globalValue) ?? {};
+    const values = settings.inspect<Record<string, boolean>>('languages');
+    const inWorkspace = values?.workspaceValue?.[document.languageId] !== undefined;
+    const before = (inWorkspace ? values?.workspaceValue : values?.globalValue) ?? {};
     const after = { ...before, [document.languageId]: !enabledFor(document) };
     await settings.update('languages', after, target(inWorkspace));
 }
@@ -79,6 +79,6 @@ function target(inWorkspace: boolean): vscode.ConfigurationTarget {
     return inWorkspace ? vscode.ConfigurationTarget.Workspace : vscode.ConfigurationTarget.Global;
 }
 
-function home(given: string): string {
-    return given.startsWith('~/') ? path.join(homedir(), given.slice(2)) : given;
+function expandHome(file: string): string {
+    return file.startsWith('~/') ? path.join(homedir(), file.slice(2)) : file;
 }

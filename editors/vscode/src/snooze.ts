@@ -18,7 +18,7 @@ export class Snooze implements vscode.Disposable {
     /** Ask the user for a duration, and begin the snooze. */
     async begin(): Promise<void> {
         const items = MINUTES.map((minutes) => ({ label: `${minutes} minutes`, minutes }));
-        const chosen = await vscode.window.showQuickPick(items, { title: 'No completions for' });
+        const chosen = await vscode.window.showQuickPick(items, { title: 'Snooze completions for' });
         if (chosen) {
             this.set(chosen.minutes);
         }

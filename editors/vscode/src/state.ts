@@ -37,9 +37,8 @@ export const UNKNOWN: Status = {
     accepted: 0,
 };
 
-/** Reason why the active editor gets no completions although the server runs. */
+/** Why the active editor gets no completions although the server runs: a few words, and a sentence for the tooltip. */
 export interface Silence {
-    /** A few words for the status bar. */
     state: string;
     why: string;
 }
@@ -59,8 +58,8 @@ export function present(state: State, silence?: Silence): Presentation {
 
 function running(status: Status, silence?: Silence): Presentation {
     const [icon, word] = silence ? ['circle-slash', silence.state] : stateOf(status);
-    const said = [silence?.why ?? '', status.message, status.model && `Model: ${status.model}`, speed(status), use(status)];
-    const lines = said.filter((line) => line !== '');
+    const facts = [silence?.why ?? '', status.message, status.model && `Model: ${status.model}`, speed(status), use(status)];
+    const lines = facts.filter((line) => line !== '');
     return {
         text: `$(${icon}) ${status.model || 'localdflash'}: ${word}`,
         lines: lines.length ? lines : ['Ready.'],
@@ -84,7 +83,7 @@ function speed(status: Status): string {
     if (status.tau === null || status.tokensPerSecond === null) {
         return '';
     }
-    return `${status.tokensPerSecond.toFixed(1)} tokens per second, ${status.tau.toFixed(2)} for each pass of the model (τ)`;
+    return `${status.tokensPerSecond.toFixed(1)} tokens per second, ${status.tau.toFixed(2)} tokens per pass of the model (τ)`;
 }
 
 function use(status: Status): string {
@@ -95,21 +94,21 @@ function use(status: Status): string {
     return `${status.shown} suggestions shown, ${status.accepted} accepted (${share} %)`;
 }
 
-/** Is a server that ends worth another try? Not when it ended `MOST` times within `WINDOW` milliseconds. */
-export class Endings {
-    static readonly MOST = 5;
-    static readonly WINDOW = 180_000;
-    private times: number[] = [];
+/** Limit of restarts: a server that exited `MAX_EXITS` times within `WINDOW_MS` is not started again. */
+export class RestartLimit {
+    static readonly MAX_EXITS = 5;
+    static readonly WINDOW_MS = 180_000;
+    private exits: number[] = [];
 
-    /** Count one at a time in milliseconds; true if the server may be started again. */
-    add(now: number): boolean {
-        this.times = [...this.times.filter((time) => now - time < Endings.WINDOW), now];
-        return this.times.length < Endings.MOST;
+    /** Record an exit; return whether the server may be started again. */
+    recordExit(nowMs: number): boolean {
+        this.exits = [...this.exits.filter((exit) => nowMs - exit < RestartLimit.WINDOW_MS), nowMs];
+        return this.exits.length < RestartLimit.MAX_EXITS;
     }
 }
 
 /** Return whether completions are on for a language: its setting, else the setting of `*`, else true. */
 export function isOn(languages: Record<string, unknown>, language: string): boolean {
-    const said = Object.hasOwn(languages, language) ? languages[language] : languages['*'];
-    return said !== false;
+    const setting = Object.hasOwn(languages, language) ? languages[language] : languages['*'];
+    return setting !== false;
 }

@@ -6,7 +6,7 @@ import type { Server } from './server';
 import type { Snooze } from './snooze';
 import { present, type Silence, type State } from './state';
 
-const BUSY_DELAY_MS = 400; // requests that take less time, which most do, are not shown as busy
+const BUSY_DELAY_MS = 400; // most requests take less time and are not shown as busy
 
 export class StatusBar implements vscode.Disposable {
     private readonly item = vscode.window.createStatusBarItem('localdflash', vscode.StatusBarAlignment.Right, 100);
@@ -25,7 +25,7 @@ export class StatusBar implements vscode.Disposable {
             server.onDidChange(refresh),
             snooze.onDidChange(refresh),
             vscode.window.onDidChangeActiveTextEditor(refresh),
-            vscode.workspace.onDidOpenTextDocument(refresh), // also where a document changes its language
+            vscode.workspace.onDidOpenTextDocument(refresh), // also fired when a document's language changes
             vscode.workspace.onDidChangeConfiguration(refresh),
         ];
         this.refresh();

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { listed } from '../src/model_list';
+import { parseModels } from '../src/model_list';
 
 const ENTRIES = [
     { id: 'large', description: 'A large one', memory_gb: 22, backends: ['cpu'], missing: ['target.gguf'] },
@@ -8,14 +8,14 @@ const ENTRIES = [
     { id: 'embedded', description: 'A small one', memory_gb: 1, backends: ['cpu', 'torch'], missing: [] },
 ];
 
-test('what is here comes first, what nothing runs not at all', () => {
-    assert.deepEqual(listed(JSON.stringify(ENTRIES)), [
+test('downloaded models come first, and models without a backend are left out', () => {
+    assert.deepEqual(parseModels(JSON.stringify(ENTRIES)), [
         { label: 'embedded', description: '1 GB of memory, on this machine', detail: 'A small one', missing: false },
         { label: 'large', description: '22 GB of memory, to be downloaded', detail: 'A large one', missing: true },
     ]);
 });
 
-test('what is no list of models is an error', () => {
-    assert.throws(() => listed('Usage: localdflash [OPTIONS]'));
-    assert.throws(() => listed('{}'));
+test('output that is not a list of models is an error', () => {
+    assert.throws(() => parseModels('Usage: localdflash [OPTIONS]'));
+    assert.throws(() => parseModels('{}'));
 });

@@ -18,7 +18,7 @@ function proposed(): NextEditState {
     return state;
 }
 
-test('Tab goes to the place and, there, accepts', () => {
+test('Tab goes to the range, and accepts there', () => {
     const state = proposed();
     assert.equal(state.step(at(0, 0)), 'go');
     assert.equal(state.step(at(5, 3)), 'go');
@@ -28,7 +28,7 @@ test('Tab goes to the place and, there, accepts', () => {
     assert.equal(state.step(undefined), 'nothing');
 });
 
-test('it is for one version of one document', () => {
+test('a proposal is for one version of one document', () => {
     const state = proposed();
     assert.equal(state.showing(at(0, 0)), 'shown');
     assert.equal(state.showing(at(0, 0, 4)), 'none');
@@ -37,17 +37,17 @@ test('it is for one version of one document', () => {
     assert.equal(state.step(at(5, 4, 4)), 'nothing');
 });
 
-test('a change takes it back, an undo does not bring it again', () => {
+test('a change drops the proposal, and undo does not restore it', () => {
     const state = proposed();
     state.changed('file:///b.py', 9);
-    state.changed(URI, 3); // that something was saved is told as a change of the same version
+    state.changed(URI, 3); // saving is reported as a change with the same version
     assert.equal(state.proposal, PROPOSAL);
     state.changed(URI, 4);
     assert.equal(state.proposal, undefined);
     assert.equal(state.showing(at(0, 0)), 'none');
 });
 
-test('it waits while a completion is on the screen', () => {
+test('a proposal is hidden while a completion is shown', () => {
     const state = proposed();
     state.completion(at(2, 7), 1);
     assert.equal(state.showing(at(2, 7)), 'hidden');

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { Endings, isOn, present, UNKNOWN } from '../src/state';
+import { isOn, present, RestartLimit, UNKNOWN } from '../src/state';
 
 test('the item names the model and its state', () => {
     const fresh = present({ is: 'running', status: UNKNOWN });
@@ -10,7 +10,7 @@ test('the item names the model and its state', () => {
     assert.equal(shown.text, '$(zap) qwen3-8b: ready');
     assert.deepEqual(shown.lines, [
         'Model: qwen3-8b',
-        '57.6 tokens per second, 3.24 for each pass of the model (τ)',
+        '57.6 tokens per second, 3.24 tokens per pass of the model (τ)',
         '8 suggestions shown, 2 accepted (25 %)',
     ]);
     assert.equal(present({ is: 'running', status: { ...status, busy: true } }).text, '$(loading~spin) qwen3-8b: thinking');
@@ -18,7 +18,7 @@ test('the item names the model and its state', () => {
     assert.equal(present({ is: 'starting' }).text, '$(loading~spin) localdflash: starting');
 });
 
-test('what is wrong comes first and has a colour', () => {
+test('an error comes first and has a colour', () => {
     const status = { ...UNKNOWN, kind: 'Error', message: 'the model is not here' } as const;
     assert.deepEqual(present({ is: 'running', status }), {
         text: '$(error) localdflash: error',
@@ -29,7 +29,7 @@ test('what is wrong comes first and has a colour', () => {
     assert.deepEqual(failed, { text: '$(error) localdflash: not running', lines: ['not found'], level: 'error' });
 });
 
-test('silence in this editor is shown before work is', () => {
+test('the reason for no completions is shown instead of work', () => {
     const busy = { is: 'running', status: { ...UNKNOWN, busy: true, model: 'embedded' } } as const;
     const silent = present(busy, { state: 'off here', why: 'Completions are off for markdown.' });
     assert.equal(silent.text, '$(circle-slash) embedded: off here');
@@ -40,15 +40,15 @@ test('silence in this editor is shown before work is', () => {
     assert.equal(shown.lines[0], '.gitignore names it');
 });
 
-test('five endings within three minutes are enough', () => {
-    const endings = new Endings();
-    assert.deepEqual([0, 1, 2, 3, 4].map((time) => endings.add(time)), [true, true, true, true, false]);
+test('after five exits within three minutes the server stays down', () => {
+    const limit = new RestartLimit();
+    assert.deepEqual([0, 1, 2, 3, 4].map((ms) => limit.recordExit(ms)), [true, true, true, true, false]);
 });
 
-test('endings that are far apart do not add up', () => {
-    const endings = new Endings();
+test('exits that are far apart do not add up', () => {
+    const limit = new RestartLimit();
     for (let count = 0; count < 20; count++) {
-        assert.ok(endings.add(count * Endings.WINDOW * 0.26));
+        assert.ok(limit.recordExit(count * RestartLimit.WINDOW_MS * 0.26));
     }
 });
 
