@@ -1,5 +1,6 @@
 """Bounds-checked reader of GGUF headers: every length is checked before anything is read or allocated."""
 
+import os
 import struct
 from pathlib import Path
 from typing import BinaryIO
@@ -8,6 +9,7 @@ from localdflash.base.errors import ModelError
 
 MAX_HEADER_BYTES = 128 << 20  # vocabulary, merges and chat template; 16 MiB for 262k tokens
 MAX_STRING_BYTES = 32 << 20  # some files contain their tokenizer.json, of up to 20 MB, as one string
+WINDOW_BYTES = 1 << 18  # of which strings are cut without a read for each
 MAX_QUOTED = 40  # bytes or characters of a file in an error message
 
 _U64 = struct.Struct("<Q")
@@ -53,14 +55,31 @@ class GGUFReader:
 
     def texts(self, count: int, what: str) -> list[str]:
         """Read `count` strings, each a 64-bit length and that many bytes of UTF-8."""
-        take, unpack = self.take, _U64.unpack
-        texts = []
-        for _ in range(count):
-            size = unpack(take(8, what))[0]
-            if MAX_STRING_BYTES < size <= self.remaining():
-                raise self.broken(f"{what} has {size} bytes, at most {MAX_STRING_BYTES} are allowed")
-            texts.append(self._decoded(take(size, what), what))
+        texts: list[str] = []
+        while len(texts) < count:
+            self._append_texts(texts, count, what)
+            if len(texts) < count:  # it does not fit into a window, or is invalid
+                size = self.u64(what)
+                if MAX_STRING_BYTES < size <= self.remaining():
+                    raise self.broken(f"{what} has {size} bytes, at most {MAX_STRING_BYTES} are allowed")
+                texts.append(self._decoded(self.take(size, what), what))
         return texts
+
+    def _append_texts(self, texts: list[str], count: int, what: str) -> None:
+        """Append the strings in the next window of the file, up to `count` in all; a read for each is slow."""
+        window = self._stream.read(min(WINDOW_BYTES, self.remaining()))
+        pieces = list[bytes]()
+        at, last, missing, unpack = 0, len(window) - _U64.size, count - len(texts), _U64.unpack_from
+        while missing and at <= last:
+            begin = at + _U64.size
+            end = begin + unpack(window, at)[0]
+            if end > len(window):
+                break
+            pieces.append(window[begin:end])
+            at, missing = end, missing - 1
+        texts += [self._decoded(piece, what) for piece in pieces]
+        self.position += at
+        self._stream.seek(at - len(window), os.SEEK_CUR)
 
     def name(self, what: str, max_bytes: int) -> str:
         """Read a name: not empty, not too long, and printable, so that C sees the same name."""
