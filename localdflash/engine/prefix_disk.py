@@ -1,7 +1,7 @@
 """Saved sequences on disk, so that a new process need not compute prefixes again.
 
 Each sequence is a safetensors file in a folder for its model: `ids`, `target`, `drafter.N`, and a digest of them. A
-damaged file is deleted and never loaded, because the engines' C code trusts the bytes. Only this user can read them.
+damaged file is deleted and never loaded, because the engines' C code trusts the bytes. The files are private (0600).
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from safetensors.numpy import save
 
 from localdflash.engine.pair import SavedSequence, already_complete
 
-# Metadata keys: present if a state is recurrent (only usable as a whole); number of leading ids prefilled in blocks.
+# Metadata keys. "whole" marks a recurrent state, which is only usable as a whole; "in_blocks": see `SavedSequence`.
 RECURRENT, IN_BLOCKS = "whole", "in_blocks"
 
 
