@@ -1,4 +1,4 @@
-"""Arguments of a call of an operation by name: copied, moved and traversed, so that runs can be compared."""
+"""Copies, moves and traverses the arguments of an operation's call, so that runs can be compared."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,7 +31,7 @@ def copy_arguments(arguments: Arguments, device: torch.device | None = None) -> 
     return {name: value if name in SCRATCH else _copy(value, device) for name, value in arguments.items()}
 
 
-def tensors(arguments: Arguments) -> dict[str, Tensor]:
+def writable_tensors(arguments: Arguments) -> dict[str, Tensor]:
     """Return all tensors that a call could have written, by dotted name, such as "x" or "cache.k"."""
     written = {name: value for name, value in arguments.items() if name not in SCRATCH}
     return {name: tensor for key, value in written.items() for name, tensor in _walk(key, value)}

@@ -1,9 +1,9 @@
-"""Unpacks ggml blocks, uint8 [rows, blocks, bytes], or float weights, and writes them into planes.
+"""Unpacks ggml blocks, uint8 [rows, blocks, bytes], or float weights, and writes them into `Planes`.
 
-Files store rows of a matrix, [rows, k]; planes store their transpose, [k, rows] (kernels/cuda/planes.py). "Block" means
-a ggml block in functions that unpack (layouts as in ggml-common.h), and a block of planes elsewhere. In planes:
+Files store a matrix as rows [rows, k]; planes store its transpose [k, rows], codes and scales in separate tensors.
+A "block" is a ggml block (see ggml-common.h) in functions that unpack, else a block of planes. Scalings of planes:
 
-* "block" scaling stores a float32 scale per 128 weights. Float types are quantized to it.
+* "block" scaling stores a float32 scale per 128 weights. Float types are quantized to this format.
 * "half4" stores a float16 scale, and for some types a minimum, per group of a ggml block.
 * "byte4" stores 8-bit scales and minimums per group, and a pair of float16 super-scales per 256 weights (K-quants).
 """
@@ -210,7 +210,7 @@ def _k_groups(blocks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _q4_k(blocks: Tensor) -> UnpackedRows:
-    """Unpack group scales and 128 bytes: of each 32 bytes, low nibbles are a group of weights, high ones the next."""
+    """Unpack group scales and 128 bytes: 32 bytes hold a group in the low nibbles, and the next in the high ones."""
     scale, minimum, supers = _k_groups(blocks)
     codes = fields(_cut(blocks[..., 16:], 32), 4)
     return UnpackedRows(codes.flatten(1), scale, minimum, supers)
