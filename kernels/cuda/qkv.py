@@ -50,7 +50,7 @@ class HeadRange:
         return self.q_heads + 2 * self.kv_heads
 
     def slices(self, layer: int, begin: int, end: int) -> tuple[slice, slice]:
-        """Intersect a layer's heads `begin` .. `end - 1` with this range; return slices of the range and of the heads."""
+        """Intersect heads `begin` .. `end - 1` of a layer with this range; return slices of the range and the heads."""
         base = layer * self.heads + begin
         low = min(max(self.first, base), base + end - begin)
         high = max(min(self.first + self.count, base + end - begin), low)
