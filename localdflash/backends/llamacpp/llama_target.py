@@ -22,7 +22,7 @@ from localdflash.base.machine.gpu_watch import UNWATCHED, Watch
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import TargetFeatures, Verification
 
-# Architectures whose graphs export layer inputs; if these are requested of any other, llama.cpp ends the process.
+# Architectures whose graphs export layer inputs; requesting layer inputs of another one ends the process.
 # fmt: off
 EXPORTS_LAYER_INPUTS = frozenset((
     "bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan_vl", "lfm2", "llama", "mimo2", "minimax-01", "minimax-m2",
@@ -48,7 +48,7 @@ def context_params(context: int, threads: int = 0, mode: DecodeMode = DEFAULT, d
 
 
 def check_taps(architecture: str) -> None:
-    """Raise ModelError for an architecture of which llama.cpp exports no hidden states."""
+    """Raise ModelError if llama.cpp exports no hidden states of this architecture."""
     if architecture not in EXPORTS_LAYER_INPUTS:
         raise ModelError(
             f"llama.cpp exports no hidden states of {architecture} for the drafter; the model runs without it"

@@ -63,7 +63,7 @@ def open_drafter(
 ) -> tuple[Drafter, Measure, str]:
     """Open a drafter that passed `select_drafter`, to be freed by `stack`, and set the target's taps for it.
 
-    Return it, a function that measures its memory, and a notice for the user or "".
+    Return the drafter, a function that measures its memory, and a notice for the user or "".
     """
     if path.suffix != ".gguf":
         return _open_in_torch(path, target_file, target)
@@ -179,7 +179,7 @@ def _measure_target(target: LlamaCppTarget, lines: list[str], unloaded: int) -> 
     return measure
 
 
-def _measure_all(measures: list[Measure]) -> Parts:  # the parts of all, and this process's memory as PROGRAM
+def _measure_all(measures: list[Measure]) -> Parts:  # sums of all parts, and this process's memory as PROGRAM
     parts: Parts = {}
     for measure in measures:
         for name, size in measure().items():

@@ -17,7 +17,7 @@ from localdflash.models.shapes.dflash_config import DFlashConfig
 
 
 class LocalConvolution(nn.Module):
-    """Convolutions over the rows (slots) of a block, one before a sublayer and one after it: its two sides."""
+    """Convolutions over the rows (slots) of a block, one before a sublayer and one after it, called its two sides."""
 
     def __init__(self, config: DFlashConfig) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class DFlash(nn.Module):
 
 
 def block_mask(config: DFlashConfig, layer: int, start: int, rows: int, context: Tensor) -> Tensor | None:
-    """Return the mask [rows, C + rows] of a block over context keys at positions [C] and itself; None: sees all."""
+    """Return a block's mask [rows, C + rows] over context keys at positions [C] and its own keys; None: sees all."""
     sliding, causal = config.is_sliding(layer), config.is_causal(layer)
     if not sliding and not causal:
         return None

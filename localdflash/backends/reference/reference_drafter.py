@@ -11,8 +11,8 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from localdflash.engine.pair import TargetFeatures
 
-# (previous token, hidden state [H], logits [R]) -> tokens [n], their logits [n], confidence; None: the softmax.
-# R: rows of the drafter's head, V or the size of the short vocabulary
+# (previous token, hidden state [H], logits [R]) -> tokens [n], their logits [n], confidence (None: the softmax).
+# R: rows of the drafter's LM head, V or the size of a reduced vocabulary
 Score = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
 
 
