@@ -200,7 +200,7 @@ def tap_reader() -> Callable[[Any, int], int | None]:
 
 
 def set_heads(context: Any, all_rows: bool, on: bool = True) -> None:
-    """Have decodes store extra outputs of the graph (confidence, candidates, states) for all rows or rows with logits."""
+    """Have decodes store the graph's extra outputs (confidence, candidates, states) of all or of output rows."""
     _symbol("_Z26llama_set_embeddings_nextnP13llama_contextbb", None, ctypes.c_void_p, ctypes.c_bool, ctypes.c_bool)(
         context, on, not all_rows
     )
