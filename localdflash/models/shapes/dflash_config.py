@@ -14,7 +14,7 @@ from localdflash.models.shapes.fingerprint import TrainedFor
 OURS = "localdflash"
 RETRAIN_VOCABULARY = "run `localdflash train vocabulary` again"
 SHORT_KEY = f"{OURS}.short_vocabulary"
-SHORT_HEAD = ("d2t", "output.weight")  # tensors of a GGUF: token ids of the head's rows, and these rows
+SHORT_HEAD = ("d2t", "output.weight")  # tensors of a GGUF: token ids of the LM head's rows, and these rows
 
 Kind = Literal["dflash", "dflash2", "dspark"]
 
@@ -37,16 +37,16 @@ class DFlashConfig:
     logit_scale: float = 1.0
     softcap: float = 0.0
     from_anchor: bool = False  # whether the anchor proposes, too; each slot then proposes the token after it
-    short: tuple[int, ...] = ()  # ids of the short vocabulary, ascending; empty: all tokens
+    short: tuple[int, ...] = ()  # short vocabulary: ids of the tokens that can be proposed, ascending; empty: all
     trained_for: TrainedFor | None = None
     own_embedding: bool = False  # instead of the target's
     own_head: bool = False  # instead of the target's
-    markov_rank: int = 0  # of DSpark: each slot's logits depend on the previous token
-    judges: bool = False  # whether the drafter has the confidence head of DSpark
-    conv_kernel: int = 0  # of DFlash 2: inputs of the local convolutions
+    markov_rank: int = 0  # DSpark: each slot's logits depend on the previous token
+    has_confidence_head: bool = False  # whether the drafter has the confidence head of DSpark
+    conv_kernel: int = 0  # DFlash 2: inputs of the local convolutions
     conv_group: int = 0  # channels that share a coefficient
-    selector_rank: int = 0  # of DFlash 2: a slot's best candidates are scored by the previous token
-    selector_top_k: int = 0  # candidates
+    selector_rank: int = 0  # DFlash 2: a slot's best candidates are scored by the previous token
+    selector_top_k: int = 0  # candidates per slot
 
     @property
     def kind(self) -> Kind:
@@ -111,7 +111,7 @@ def _invalid_heads(config: DFlashConfig) -> str:
     is_uneven = c.conv_group and c.decoder.hidden_size % c.conv_group
     cases = (
         (c.markov_rank and any(selector_sizes), "a Markov head together with DFlash 2"),
-        (c.judges and not c.markov_rank, "a confidence head without a Markov head (markov_rank)"),
+        (c.has_confidence_head and not c.markov_rank, "a confidence head without a Markov head (markov_rank)"),
         (c.markov_rank and (c.logit_scale, c.softcap) != (1.0, 0.0), "a Markov head with scaled logits"),
         (
             any(selector_sizes) and not all(selector_sizes),

@@ -18,12 +18,12 @@ from localdflash.models.shapes.gguf_config import LAYER_TENSORS, check_whole_hea
 from localdflash.models.weights import gguf, safetensors
 
 MAX_JSON_BYTES = 1 << 20
-UNUSED = ("d2t", "t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # of speculators, only for training
+UNUSED = ("d2t", "t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # tensors that only training reads
 INTEGERS = {"I64": "<q", "I32": "<i"}  # dtype in safetensors -> struct format
 
 # Names of a GGUF's tensors in z-lab's safetensors.
 TOP_TENSORS = {"fc": "fc", "enc.output_norm": "hidden_norm", "output_norm": "norm"}
-CONVOLUTION_TENSORS = {  # of a layer of DFlash 2
+CONVOLUTION_TENSORS = {  # in a layer of DFlash 2
     "attn_conv_base": "attention_conv.base_kernel",
     "attn_conv_proj.weight": "attention_conv.kernel_projection.weight",
     "ffn_conv_base": "mlp_conv.base_kernel",
@@ -68,7 +68,7 @@ def config_of_gguf(header: gguf.GGUFHeader) -> DFlashConfig:
         "own_embedding": "token_embd.weight" in header.tensors,
         "own_head": "output.weight" in header.tensors and SHORT_KEY not in header.metadata,
         "markov_rank": markov.shape[-1] if markov else 0,
-        "judges": "conf_proj.weight" in header.tensors,
+        "has_confidence_head": "conf_proj.weight" in header.tensors,
     }
     if SHORT_HEAD[0] in header.tensors and not settings["short"]:
         settings["short"] = tuple(gguf.load_ids(header, SHORT_HEAD[0]))
@@ -151,7 +151,7 @@ def _with_tensors(config: DFlashConfig, header: safetensors.SafetensorsHeader) -
         config,
         own_embedding="embed_tokens.weight" in names,
         own_head="lm_head.weight" in names,
-        judges=config.judges or "confidence_head.proj.weight" in names,
+        has_confidence_head=config.has_confidence_head or "confidence_head.proj.weight" in names,
     )
     if offsets and offsets.shape[0] < config.decoder.vocab_size and not config.short:
         settings = replace(settings, short=_ids(header.files[offsets.part], offsets))

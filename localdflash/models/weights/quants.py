@@ -15,7 +15,7 @@ from torch import Tensor
 from localdflash.base.errors import ModelError
 from localdflash.models.weights.ggml_types import GGMLType
 
-CHUNK_WEIGHTS = 1 << 18  # unpacked at a time: few enough that intermediates stay in the CPU's cache
+CHUNK_WEIGHTS = 1 << 18  # weights unpacked at a time, so that intermediates stay in the CPU's cache
 # Values of nibbles in IQ4_NL and IQ4_XS, and doubled values in MXFP4.
 IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 E2M1_VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
