@@ -323,7 +323,6 @@ def _row_order(stems: Sequence[str], heads: Sequence[int], head_dim: int) -> Ite
 
 
 def _require(source: TensorSource, name: str) -> Tensor:
-    tensor = source.float_tensor(name)
-    if tensor is None:
+    if (tensor := source.float_tensor(name)) is None:
         raise ModelError(f"tensor {name} is missing; convert the model again")
     return tensor

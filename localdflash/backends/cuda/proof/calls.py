@@ -97,9 +97,8 @@ def _piece(planes: Planes, expert: int, first: int, last: int) -> Planes:
         rows = tensor.shape[0] // planes.experts
         return tensor[expert * rows : (expert + 1) * rows, ..., first:last]
 
-    p = planes
-    parts = {name: cut(getattr(p, name)) for name in TENSORS}
-    return replace(p, n=last - first, experts=1, **parts)
+    parts = {name: cut(getattr(planes, name)) for name in TENSORS}
+    return replace(planes, n=last - first, experts=1, **parts)
 
 
 def _copy(value: Any, device: torch.device | None) -> Any:
