@@ -49,7 +49,7 @@ def load_planes(
 ) -> Planes:
     """Load matrices [n, k], or stacks of experts, of one type as one matrix: concatenated, or interleaved row by row.
 
-    With `row_order`, return its rows `row_order[i]`. ModelError if a tensor is missing or unsupported, or layouts differ.
+    With `row_order`, return its rows `row_order[i]`. ModelError for missing or unsupported tensors, or other layouts.
     """
     parts = [_load(header, name, torch.device(device)) for name in names]
     sizes = {part.n for part in parts}
