@@ -23,7 +23,7 @@ struct Tile {
   ptrdiff_t out_stride;
 };
 
-// Scales the scores of a block, and sets those of keys outside `begin` up to `end` to -infinity. Returns the highest
+// Scales the scores of a block; scores of keys outside `begin` up to `end` become -infinity. Returns the highest
 // score, or `peak` if that is higher.
 inline float scale_scores(int begin, int end, float scale, float peak, float* scores) {
   Lanes highest = splat(peak);

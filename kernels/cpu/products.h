@@ -22,7 +22,7 @@ namespace LDF_ISA {
 
 constexpr int FEW_ROWS = 2;
 
-// The next panels to prefetch, and the index of this tile among those that use the current panels.
+// The next panels to prefetch, and the index of this tile among the tiles that use the current panels.
 struct NextPanels {
   Panel next;
   int tile, tiles;

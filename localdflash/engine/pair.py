@@ -66,7 +66,7 @@ class SavedSequence:
     drafters: tuple[bytes | bytearray, ...]
     is_recurrent: bool = False  # the caches include recurrent states: decoding can continue only from the end
     in_blocks: int = 0  # leading ids prefilled in blocks of tokens, not step by step: their KV entries differ in bits
-    wait: Callable[[], None] = field(default=already_complete, compare=False)  # until copied; may raise StateLost
+    wait: Callable[[], None] = field(default=already_complete, compare=False)  # waits for the copy or raises StateLost
 
     def count_shared(self, ids: Sequence[int]) -> int:
         """Return how many leading ids can be reused for `ids`; of a recurrent sequence, all or none."""

@@ -30,7 +30,7 @@ class DiskCache:
     def __init__(self, root: Path, identity: str, budget: int) -> None:
         self.folder = root / hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
         self._root, self._budget = root, budget
-        self._known: dict[Path, SavedSequence] = {}  # with ids, without caches
+        self._known: dict[Path, SavedSequence] = {}  # sequences without their caches
         for path in root.glob("*/*"):
             if _is_abandoned(path):
                 _remove(path)
@@ -79,7 +79,7 @@ class DiskCache:
         self._evict()
 
     def _evict(self) -> None:
-        """Delete the least recently used files, those of other models included, until the rest fits the budget."""
+        """Delete the least recently used files, including files of other models, until the rest fits the budget."""
         files = []
         for path in self._root.glob("*/*.safetensors"):
             with suppress(OSError):  # another process deleted it

@@ -58,7 +58,7 @@ class StepModes:
         self._saved = 0.0  # milliseconds that may be lost in modes that look slower
 
     def choose(self) -> StepMode:
-        """Return the mode with the most expected tokens per millisecond, or sometimes another one, to measure it."""
+        """Return the mode with the most expected tokens per millisecond, or sometimes a slower mode, to measure it."""
         best = max(self.records, key=lambda mode: self.records[mode].rate)
         for mode, record in self.records.items():
             loss = record.ms - record.tokens / self.records[best].rate  # milliseconds lost against the best mode

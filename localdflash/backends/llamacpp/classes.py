@@ -95,7 +95,7 @@ class LlamaDecoder:
     def go_to(self, position: int) -> None:
         """Move to position 0, 1 or 2, in this order, decoding more tokens at each.
 
-        Without recurrent layers, position 1 only adds copies of the sequence; at 2 its cells surround those of copies.
+        Without recurrent layers, position 1 only adds copies of the sequence, whose cells lie between its own at 2.
         """
         if position == 0:
             self._length = self._cache.crop(0)

@@ -71,7 +71,7 @@ class DFlashDrafter:
         return Draft(self.name, tokens[1:], confidence)
 
     def _run_block(self, anchor: int, limit: int) -> tuple[Tensor, Tensor]:
-        """Return hidden states [slots, H] of the proposing slots, and logits [limit, R] of the first ones."""
+        """Return hidden states [slots, H] of the proposing slots, and logits [limit, R] of the first `limit` slots."""
         config, start = self.model.config, self.length
         ids = torch.tensor([anchor] + [config.mask_token_id] * (config.block_size - 1))
         cached_positions = torch.arange(start)

@@ -18,7 +18,7 @@ def total(parts: Parts) -> int:
 
 
 def split_host_parts(parts: Parts) -> tuple[Parts, Parts]:
-    """Split parts into those on a GPU and those in host memory."""
+    """Split parts into GPU parts and host memory parts."""
     host_parts = {name: size for name, size in parts.items() if name.endswith(IN_MEMORY) or name == PROGRAM}
     return {name: size for name, size in parts.items() if name not in host_parts}, host_parts
 

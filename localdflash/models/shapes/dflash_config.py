@@ -31,7 +31,7 @@ class DFlashConfig:
     mask_token_id: int
     taps: tuple[int, ...]  # 0-based target layers whose hidden-state features (outputs) the drafter reads
     window: int | None = None  # tokens that a sliding layer sees, the query included
-    sliding: tuple[bool, ...] = ()  # per layer; empty: none
+    sliding: tuple[bool, ...] = ()  # for each layer, whether it sees only the window; empty: no layer
     causal: bool | None = None  # attention inside the draft block; None: only in sliding layers
     embedding_scale: float = 1.0
     logit_scale: float = 1.0

@@ -68,7 +68,7 @@ def run_reference(reference: Callable[..., None], arguments: Arguments) -> Argum
 
 @contextmanager
 def _dense(arguments: Arguments) -> Iterator[None]:
-    """Cache `Planes.dense` of the arguments in the context only: those of a whole model would not fit into memory."""
+    """Cache `Planes.dense` of the arguments in the context only: a whole dense model would not fit into memory."""
     matrices = list(planes_in(arguments))
     try:
         for planes in matrices:

@@ -32,7 +32,7 @@ SAMPLED_TOKENS = 16  # length of a sampled answer
 REPLAYED_STEPS = 6
 CACHE_TENSORS = "keys", "values", "scales of keys", "scales of values"  # the scales only of an 8-bit cache
 CHECKED_ROWS = (1, 6, 15)  # rows of a verify batch that are compared with a single-token batch
-MAX_REGRET_NATS = 0.2  # by which the kernels' likeliest token may be less likely in the reference than its own choice
+MAX_REGRET_NATS = 0.2  # log probability, by the reference, that the kernels' choice may lose to the reference's choice
 SAMPLING_FLOATS = (0.8, 0.95, 0.05, 1.1)  # temperature, top_p, min_p, repetition penalty
 SAMPLING_INTEGERS = (40, 12345, -678, 64)  # top_k, seed (low, high), penalty window
 SAMPLED_ON_DEVICE = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, repetition_penalty=1.1, seed=7)
@@ -97,7 +97,7 @@ class _SelfCheck:
         _require_same_choice("the short prompt", ours, theirs)
 
     def check_blocks(self) -> None:
-        """Compare the likeliest tokens after a prompt read in blocks of every size with those after 16-token tiles."""
+        """Compare the likeliest tokens after a prompt read in blocks of every size, and after the prompt in tiles."""
         stepper, reader = self.stepper, self.stepper.reader
         assert reader
         total = sum(reader.sizes)
