@@ -170,7 +170,7 @@ def count_kept_features(config: DFlashConfig) -> int:
 
 def logit_bytes(config: DFlashConfig) -> int:
     """Return the size in bytes of a block's logits; 0 without a Markov head, because only that head reads logits."""
-    return FLOAT_BYTES * config.block_size * config.proposed if config.markov_rank else 0
+    return FLOAT_BYTES * config.block_size * config.draft_vocab_size if config.markov_rank else 0
 
 
 def waiting_bytes(config: DFlashConfig, hidden: int, context: int) -> int:

@@ -309,9 +309,9 @@ def list_drafter_shapes(config: DFlashConfig) -> dict[str, Shape]:
     if c.own_embedding:
         shapes["embedding"] = (vocabulary, hidden)
     if c.own_head:
-        shapes["head"] = (c.proposed, hidden)
+        shapes["head"] = (c.draft_vocab_size, hidden)
     if c.markov_rank:
-        shapes |= {"markov_w1": (vocabulary, c.markov_rank), "markov_w2": (c.proposed, c.markov_rank)}
+        shapes |= {"markov_w1": (vocabulary, c.markov_rank), "markov_w2": (c.draft_vocab_size, c.markov_rank)}
     if c.has_confidence_head:
         shapes |= {"confidence": (1, hidden + c.markov_rank), "confidence_bias": (1,)}
     if c.selector_rank:

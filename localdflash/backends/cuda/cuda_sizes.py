@@ -51,8 +51,8 @@ def drafter_bytes(config: DFlashConfig, bits: int) -> int:
     kind = INT8 if bits == 8 else INT4
     shapes = [(q + 2 * kv, h), (2 * kv, h), (h, q), (2 * f, h), (h, f)] * c.num_hidden_layers
     shapes += [(h, len(config.taps) * h)]
-    shapes += [(c.vocab_size, h)] * config.own_embedding + [(config.proposed, h)] * config.own_head
-    shapes += [(config.proposed, config.markov_rank), (config.selector_rank, h)]
+    shapes += [(c.vocab_size, h)] * config.own_embedding + [(config.draft_vocab_size, h)] * config.own_head
+    shapes += [(config.draft_vocab_size, config.markov_rank), (config.selector_rank, h)]
     convolutions, sides = 2 * c.num_hidden_layers, 2 * config.conv_kernel
     if sides:
         shapes += [(sides * h // config.conv_group, h)] * convolutions
@@ -124,7 +124,7 @@ class CudaSizes:
             parts |= {DRAFTER: self._drafter_bytes(drafting, drafter), DRAFTER_KV: cache}
             scratch += slots * d.head_dim * 4 + _activation_bytes(d) + (TAP_SLOTS + ROWS) * width * 2
             scratch += ROWS * c.hidden_size * 6 + (ROWS * d.hidden_size * 6 if drafting.conv_kernel else 0)
-            scratch += ROWS * drafting.proposed * 4 if drafting.kind != "dflash" else 0  # logits
+            scratch += ROWS * drafting.draft_vocab_size * 4 if drafting.kind != "dflash" else 0  # logits
         return parts | {SCRATCH: scratch}
 
     def _reader_bytes(self, slots: int) -> int:

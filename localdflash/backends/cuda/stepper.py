@@ -120,7 +120,7 @@ class DeviceDrafter:
             )
             for i in range(c.num_hidden_layers)
         ]
-        shape = (ROWS, config.proposed)
+        shape = (ROWS, config.draft_vocab_size)
         self.slots = Slots(
             torch.zeros(shape, device=device) if weights.chooser else None,
             weights.head_ids,
@@ -133,7 +133,7 @@ class DeviceDrafter:
         if isinstance(weights.chooser, Markov):
             self.chooser = MarkovChain(weights.chooser, self.stack, dtype)
         elif isinstance(weights.chooser, Selector):
-            self.chooser = Selection(weights.chooser, self.stack, config.proposed, config.selector_top_k)
+            self.chooser = Selection(weights.chooser, self.stack, config.draft_vocab_size, config.selector_top_k)
         width = len(config.taps) * c.hidden_size
         self.ring = TapRing(torch.zeros(TAP_SLOTS, width, device=device, dtype=dtype), config.taps)
         self.taps, self.taps_sums = activations(width, device, dtype)

@@ -101,7 +101,7 @@ class ModeChoice:
     message: str
 
     @property
-    def drafts(self) -> bool:
+    def may_draft(self) -> bool:
         """Return whether steps may draft."""
         return self.kind != "plain"
 

@@ -66,7 +66,7 @@ class DFlashConfig:
         return self.block_size - self.first_slot
 
     @property
-    def proposed(self) -> int:
+    def draft_vocab_size(self) -> int:
         """Return the number of tokens in the draft vocabulary."""
         return len(self.short) or self.decoder.vocab_size
 
@@ -123,8 +123,8 @@ def _invalid_heads(config: DFlashConfig) -> str:
             f"invalid convolutions (conv_kernel_size {c.conv_kernel}, conv_group_size {c.conv_group})",
         ),
         (
-            c.selector_top_k > c.proposed,
-            f"selector_top_k {c.selector_top_k} is above the {c.proposed} tokens of the vocabulary",
+            c.selector_top_k > c.draft_vocab_size,
+            f"selector_top_k {c.selector_top_k} is above the {c.draft_vocab_size} tokens of the vocabulary",
         ),
     )
     return next((problem for is_invalid, problem in cases if is_invalid), "")

@@ -57,7 +57,7 @@ def at(way: DecodeMode, price: float, eight: float = 3.0) -> MeasuredMode:
 )
 def test_mode_is_chosen_by_cost_of_exactness(price: float, mode: Any, with_drafter: bool, kind: str) -> None:
     chosen = choose_mode(record(at(ALL, price)), mode, with_drafter)
-    assert (chosen.kind, chosen.drafts) == (kind, kind != "plain")
+    assert (chosen.kind, chosen.may_draft) == (kind, kind != "plain")
     assert chosen.mode == (ALL if kind == "exact" else UNMODIFIED)
     if kind in ("fast", "plain") and mode == "auto":
         assert f"{price:.2f}" in chosen.message
@@ -78,11 +78,11 @@ def test_cheapest_mode_wins_counting_drafts_and_single_token_steps() -> None:
 @pytest.mark.parametrize("mode", ["auto", "exact", "fast"])
 def test_recurrent_batches_fit_the_rollback_limit(mode: Any) -> None:
     chosen = choose_mode(FileMeasurement(1.0, (), max_width=1), mode, True)
-    assert (chosen.drafts, chosen.mode) == (False, UNMODIFIED)  # prompts are read in full width
+    assert (chosen.may_draft, chosen.mode) == (False, UNMODIFIED)  # prompts are read in full width
     assert "recurrent layers" in chosen.message
     assert "\n" not in chosen.message
     chosen = choose_mode(FileMeasurement(1.0, (), max_width=MAX_WIDTH_WITH_STATES), mode, True)
-    assert chosen.drafts
+    assert chosen.may_draft
     assert chosen.mode.widths == tuple(range(1, MAX_WIDTH_WITH_STATES + 1))
 
 
