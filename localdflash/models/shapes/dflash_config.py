@@ -42,7 +42,7 @@ class DFlashConfig:
     own_embedding: bool = False  # instead of the target's
     own_head: bool = False  # instead of the target's
     markov_rank: int = 0  # DSpark: each slot's logits depend on the previous token
-    has_confidence_head: bool = False  # whether the drafter has the confidence head of DSpark
+    judges: bool = False  # whether the drafter has a confidence head (DSpark), which judges its tokens
     conv_kernel: int = 0  # DFlash 2: inputs of the local convolutions
     conv_group: int = 0  # channels that share a coefficient
     selector_rank: int = 0  # DFlash 2: a slot's best candidates are scored by the previous token
@@ -111,7 +111,7 @@ def _invalid_heads(config: DFlashConfig) -> str:
     is_uneven = c.conv_group and c.decoder.hidden_size % c.conv_group
     cases = (
         (c.markov_rank and any(selector_sizes), "a Markov head together with DFlash 2"),
-        (c.has_confidence_head and not c.markov_rank, "a confidence head without a Markov head (markov_rank)"),
+        (c.judges and not c.markov_rank, "a confidence head without a Markov head (markov_rank)"),
         (c.markov_rank and (c.logit_scale, c.softcap) != (1.0, 0.0), "a Markov head with scaled logits"),
         (
             any(selector_sizes) and not all(selector_sizes),

@@ -87,7 +87,7 @@ def test_target_weights_are_packed_in_place(tmp_path: Path, architecture: str, k
 
 
 @pytest.mark.parametrize(
-    ("name", "bits"), [("drafter.gguf", 8), ("drafter.safetensors", 4), ("DSpark + confidence", 8), ("DFlash 2", 4)]
+    ("name", "bits"), [("drafter.gguf", 8), ("drafter.safetensors", 4), ("DSpark that judges", 8), ("DFlash 2", 4)]
 )
 def test_drafter_weights_are_packed_in_place(tiny_pair: Path, tmp_path: Path, name: str, bits: int) -> None:
     path = tiny_pair / name if name.startswith("drafter") else write_random(tmp_path, name, tiny_pair)
