@@ -4,10 +4,10 @@
 // the unit that the integer dot products of all processors read. The codes of a group are unsigned and stored in one or
 // two planes; the second plane holds the higher bits. A plane of b bits is b times 64 bytes [16 channels][4 inputs]; a
 // byte has the codes of 8 / b quads, the first quad in the lowest bits:
-//   8 bits           512 bytes  each quad by itself
-//   4 bits           256 bytes  the low nibble is of the even quad
-//   4 bits and 1     320 bytes  then [16 channels][4 inputs], of which bit q is the fifth of quad q
-//   2 bits and 1     192 bytes  [2 fours of quads][16 channels][4 inputs], then bits as above
+//   8 bits           512 bytes  one quad after another
+//   4 bits           256 bytes  two quads in each 64 bytes, the even quad in the low nibbles
+//   4 bits and 1     320 bytes  then 64 bytes, in which bit q of each byte is the fifth bit of quad q
+//   2 bits and 1     192 bytes  four quads in each 64 bytes, then 64 bytes with the third bits as above
 //   2 bits           128 bytes
 // packing.py writes this layout, without rounding if the file has the format of `Kind`.
 #pragma once
