@@ -14,7 +14,7 @@
 namespace ldf {
 namespace LDF_ISA {
 
-// Rows of a tile, from row `first` of the queries, and from row 0 of each array.
+// A tile of `rows` rows, from row `first` of the queries on. The arrays start with the tile's first row.
 struct Tile {
   int first, rows;
   const int32_t *begin, *end;
@@ -23,7 +23,7 @@ struct Tile {
   ptrdiff_t out_stride;
 };
 
-// Scales the scores of a block, and sets those of keys outside `begin` up to `end` to -infinity. Returns the highest
+// Scales the scores of a block; scores of keys outside `begin` up to `end` become -infinity. Returns the highest
 // score, or `peak` if that is higher.
 inline float scale_scores(int begin, int end, float scale, float peak, float* scores) {
   Lanes highest = splat(peak);
@@ -58,7 +58,7 @@ inline void raise_peak(const Tile& tile, int r, int32_t head_dim, float peak) {
 
 // Processes one block of keys for ROWS rows.
 template <class Form, int ROWS>
-void attend_tile(const Tile& tile, const typename Form::Queries& queries, const Heads& heads, int32_t block) {
+void attend_tile(const Tile& tile, const typename Form::Queries& queries, const KvHead& head, int32_t block) {
   int begin[ROWS], end[ROWS];  // the keys of the block that each row sees
   int lowest = BLOCK, highest = 0;
   for (int r = 0; r < ROWS; r++) {
@@ -70,34 +70,34 @@ void attend_tile(const Tile& tile, const typename Form::Queries& queries, const 
   }
   if (lowest >= highest) return;
   Weights weights;
-  Form::template score<ROWS>(queries, tile.first, heads, block, lowest / STRIP, (highest + STRIP - 1) / STRIP, weights);
+  Form::template score<ROWS>(queries, tile.first, head, block, lowest / STRIP, (highest + STRIP - 1) / STRIP, weights);
   float peak[ROWS];
   for (int r = 0; r < ROWS; r++) {
     peak[r] = scale_scores(begin[r], end[r], queries.scale(tile.first + r), tile.peak[r], weights[r]);
   }
   for (int r = 0; r < ROWS; r++) {
-    if (peak[r] > tile.peak[r]) raise_peak(tile, r, heads.head_dim, peak[r]);
+    if (peak[r] > tile.peak[r]) raise_peak(tile, r, head.head_dim, peak[r]);
     tile.total[r] += exponentiate(begin[r], end[r], peak[r], weights[r]);
   }
-  Form::template gather<ROWS>(begin, end, heads, block, weights, tile.out, tile.out_stride);
+  Form::template gather<ROWS>(begin, end, head, block, weights, tile.out, tile.out_stride);
 }
 
 template <class Form, int ROWS>
-void dispatch_attend_tile(const Tile& tile, const typename Form::Queries& queries, const Heads& heads, int32_t block) {
-  if (tile.rows == ROWS) return attend_tile<Form, ROWS>(tile, queries, heads, block);
-  if constexpr (ROWS > 1) dispatch_attend_tile<Form, ROWS - 1>(tile, queries, heads, block);
+void dispatch_attend_tile(const Tile& tile, const typename Form::Queries& queries, const KvHead& head, int32_t block) {
+  if (tile.rows == ROWS) return attend_tile<Form, ROWS>(tile, queries, head, block);
+  if constexpr (ROWS > 1) dispatch_attend_tile<Form, ROWS - 1>(tile, queries, head, block);
 }
 
 // Attends with at most BAND rows.
 template <class Form>
-void attend_band(const Heads& heads, const typename Form::Queries& queries, const int32_t* begin, const int32_t* end,
+void attend_band(const KvHead& head, const typename Form::Queries& queries, const int32_t* begin, const int32_t* end,
                  int rows, float* out, ptrdiff_t out_stride, const float* sinks) {
   float peak[BAND], total[BAND];
   int32_t first = begin[0], last = end[0];
   for (int r = 0; r < rows; r++) {
     peak[r] = sinks ? sinks[r] : -FLT_MAX;
     total[r] = sinks ? 1.0f : 0.0f;
-    memset(out + r * out_stride, 0, static_cast<size_t>(heads.head_dim) * sizeof(float));
+    memset(out + r * out_stride, 0, static_cast<size_t>(head.head_dim) * sizeof(float));
     first = lower(first, begin[r]);
     last = higher(last, end[r]);
   }
@@ -106,22 +106,22 @@ void attend_band(const Heads& heads, const typename Form::Queries& queries, cons
     for (int t = 0; t < tiles; t++) {
       const int r = rows * t / tiles, next = rows * (t + 1) / tiles;
       const Tile tile{r, next - r, begin + r, end + r, peak + r, total + r, out + r * out_stride, out_stride};
-      dispatch_attend_tile<Form, TILE>(tile, queries, heads, block);
+      dispatch_attend_tile<Form, TILE>(tile, queries, head, block);
     }
   }
   for (int r = 0; r < rows; r++) {
     float* row = out + r * out_stride;
-    for (int32_t d = 0; d < heads.head_dim; d += 16) store(row + d, div(load(row + d), splat(total[r])));
+    for (int32_t d = 0; d < head.head_dim; d += 16) store(row + d, div(load(row + d), splat(total[r])));
   }
 }
 
 template <class Form>
-void attend_as(const Heads& heads, const float* q, ptrdiff_t q_stride, const int32_t* begin, const int32_t* end,
+void attend_as(const KvHead& head, const float* q, ptrdiff_t q_stride, const int32_t* begin, const int32_t* end,
                int32_t rows, float scale, float* out, ptrdiff_t out_stride, const float* sinks) {
   for (ptrdiff_t r = 0; r < rows; r += BAND) {
     const int band = lower(rows - static_cast<int32_t>(r), BAND);
-    const typename Form::Queries queries(q + r * q_stride, q_stride, band, heads.head_dim, scale);
-    attend_band<Form>(heads, queries, begin + r, end + r, band, out + r * out_stride, out_stride,
+    const typename Form::Queries queries(q + r * q_stride, q_stride, band, head.head_dim, scale);
+    attend_band<Form>(head, queries, begin + r, end + r, band, out + r * out_stride, out_stride,
                       sinks ? sinks + r : nullptr);
   }
 }

@@ -4,8 +4,8 @@
 // A format (attention_f16.h, attention_int8.h) has
 //
 //   Queries(q, q_stride, rows, head_dim, scale)   rows in the format's type; `scale(r)` is the factor of row r's scores
-//   score<ROWS>(queries, r, heads, block, first, last, scores)   of rows r, r + 1, ... and strips `first` up to `last`
-//   gather<ROWS>(begin, end, heads, block, weights, out, stride)   out += weights values, over keys begin up to end
+//   score<ROWS>(queries, r, head, block, first, last, scores)   rows r, r + 1, ... times keys, strips `first` to `last`
+//   gather<ROWS>(begin, end, head, block, weights, out, stride)   out += weights values, over keys begin up to end
 //   put_key, put_value   store one position
 #pragma once
 #include "formats.h"
@@ -17,9 +17,9 @@ namespace LDF_ISA {
 constexpr int BLOCK = 64;     // keys
 constexpr int STRIP = 16;     // keys in the lanes of a score
 constexpr int BAND = 64;      // rows processed per pass over the keys
-constexpr int LARGEST = 512;  // head_dim
+constexpr int LARGEST = 512;  // maximum head_dim
 
-struct Heads {
+struct KvHead {  // one key-value head and its cache
   const Cache& cache;
   int32_t head_dim;
 };

@@ -22,22 +22,22 @@ class F16 {
   };
 
   template <int ROWS>
-  static void score(const Queries& queries, int r, const Heads& heads, int32_t block, int first, int last,
+  static void score(const Queries& queries, int r, const KvHead& head, int32_t block, int first, int last,
                     Weights& scores) {
     constexpr int STEP = unroll_count(ROWS);
-    const uint16_t* keys = keys_of(heads.cache) + static_cast<ptrdiff_t>(block) * heads.head_dim;
-    const ptrdiff_t strip = static_cast<ptrdiff_t>(heads.head_dim) * STRIP;
+    const uint16_t* keys = keys_of(head.cache) + static_cast<ptrdiff_t>(block) * head.head_dim;
+    const ptrdiff_t strip = static_cast<ptrdiff_t>(head.head_dim) * STRIP;
     for (; first + STEP <= last; first += STEP) {
-      score_strips<ROWS, STEP>(queries, r, keys + first * strip, heads.head_dim, scores, first);
+      score_strips<ROWS, STEP>(queries, r, keys + first * strip, head.head_dim, scores, first);
     }
     for (; first < last; first++) {
-      score_strips<ROWS, 1>(queries, r, keys + first * strip, heads.head_dim, scores, first);
+      score_strips<ROWS, 1>(queries, r, keys + first * strip, head.head_dim, scores, first);
     }
   }
 
   // Keys that only some rows see are gathered row by row.
   template <int ROWS>
-  static void gather(const int* begin, const int* end, const Heads& heads, int32_t block, Weights& weights,
+  static void gather(const int* begin, const int* end, const KvHead& head, int32_t block, Weights& weights,
                      float* out, ptrdiff_t stride) {
     int all_begin = 0, all_end = BLOCK;
     for (int r = 0; r < ROWS; r++) {
@@ -46,10 +46,10 @@ class F16 {
     }
     all_end = higher(all_begin, all_end);
     const auto alone = [&](int r, int from, int to) {
-      gather_rows<1>(weights + r, heads, block, from, to, out + r * stride, stride);
+      gather_rows<1>(weights + r, head, block, from, to, out + r * stride, stride);
     };
     for (int r = 0; r < ROWS; r++) alone(r, begin[r], lower(end[r], all_begin));
-    gather_rows<ROWS>(weights, heads, block, all_begin, all_end, out, stride);
+    gather_rows<ROWS>(weights, head, block, all_begin, all_end, out, stride);
     for (int r = 0; r < ROWS; r++) alone(r, higher(begin[r], all_end), end[r]);
   }
 
@@ -96,17 +96,17 @@ class F16 {
 
   // Gathers keys `from` up to `to` of the block, for ROWS rows.
   template <int ROWS>
-  static void gather_rows(const float (*weights)[BLOCK], const Heads& heads, int32_t block, int from, int to,
+  static void gather_rows(const float (*weights)[BLOCK], const KvHead& head, int32_t block, int from, int to,
                           float* out, ptrdiff_t stride) {
     if (from >= to) return;
     constexpr int STEP = unroll_count(ROWS);
-    const uint16_t* values = values_of(heads.cache) + static_cast<ptrdiff_t>(block) * heads.head_dim;
+    const uint16_t* values = values_of(head.cache) + static_cast<ptrdiff_t>(block) * head.head_dim;
     int32_t d = 0;
-    for (; d + 16 * STEP <= heads.head_dim; d += 16 * STEP) {
-      gather_dimensions<ROWS, STEP>(weights, values + d, heads.head_dim, from, to, out + d, stride);
+    for (; d + 16 * STEP <= head.head_dim; d += 16 * STEP) {
+      gather_dimensions<ROWS, STEP>(weights, values + d, head.head_dim, from, to, out + d, stride);
     }
-    for (; d < heads.head_dim; d += 16) {
-      gather_dimensions<ROWS, 1>(weights, values + d, heads.head_dim, from, to, out + d, stride);
+    for (; d < head.head_dim; d += 16) {
+      gather_dimensions<ROWS, 1>(weights, values + d, head.head_dim, from, to, out + d, stride);
     }
   }
 

@@ -52,30 +52,30 @@ class Int8 {
   };
 
   template <int ROWS>
-  static void score(const Queries& queries, int r, const Heads& heads, int32_t block, int first, int last,
+  static void score(const Queries& queries, int r, const KvHead& head, int32_t block, int first, int last,
                     Weights& scores) {
     constexpr int STEP = unroll_count(ROWS);
-    for (; first + STEP <= last; first += STEP) score_strips<ROWS, STEP>(queries.row(r), heads, block, first, scores);
-    for (; first < last; first++) score_strips<ROWS, 1>(queries.row(r), heads, block, first, scores);
+    for (; first + STEP <= last; first += STEP) score_strips<ROWS, STEP>(queries.row(r), head, block, first, scores);
+    for (; first < last; first++) score_strips<ROWS, 1>(queries.row(r), head, block, first, scores);
   }
 
   template <int ROWS>
-  static void gather(const int* begin, const int* end, const Heads& heads, int32_t block, Weights& weights,
+  static void gather(const int* begin, const int* end, const KvHead& head, int32_t block, Weights& weights,
                      float* out, ptrdiff_t stride) {
     constexpr int STEP = unroll_count(ROWS);
     WeightCodes<ROWS> coded;
     coded.first = BLOCK, coded.last = 0;
     for (int r = 0; r < ROWS; r++) {
-      coded.scales[r] = encode_weights(begin[r], end[r], heads.cache.value_scales + block, weights[r], coded.codes[r]);
+      coded.scales[r] = encode_weights(begin[r], end[r], head.cache.value_scales + block, weights[r], coded.codes[r]);
       if (begin[r] >= end[r]) continue;
       coded.first = lower(coded.first, begin[r] / 2 * 2);
       coded.last = higher(coded.last, end[r]);
     }
     int32_t d = 0;
-    for (; d + 16 * STEP <= heads.head_dim; d += 16 * STEP) {
-      gather_dimensions<ROWS, STEP>(coded, heads, block, d, out + d, stride);
+    for (; d + 16 * STEP <= head.head_dim; d += 16 * STEP) {
+      gather_dimensions<ROWS, STEP>(coded, head, block, d, out + d, stride);
     }
-    for (; d < heads.head_dim; d += 16) gather_dimensions<ROWS, 1>(coded, heads, block, d, out + d, stride);
+    for (; d < head.head_dim; d += 16) gather_dimensions<ROWS, 1>(coded, head, block, d, out + d, stride);
   }
 
   static void put_key(const Cache& cache, int32_t head_dim, int32_t position, const float* key) {
@@ -96,7 +96,7 @@ class Int8 {
   }
 
  private:
-  static constexpr float COARSE = 127.0f, FINEST = 32767.0f;
+  static constexpr float COARSE = 127.0f, FINEST = 32767.0f;  // largest codes of 8 and 16 bits
 
   // Weights of a block's values: 0 for keys that a row does not see; keys that no row sees are left out.
   template <int ROWS>
@@ -109,10 +109,10 @@ class Int8 {
   static int8_t* codes_of(void* cached) { return static_cast<int8_t*>(cached); }
 
   template <int ROWS, int STEP>
-  static void score_strips(const int16_t* q, const Heads& heads, int32_t block, int strip, Weights& scores) {
-    const ptrdiff_t head_dim = heads.head_dim, groups = head_dim / GROUP, key = block + strip * STRIP;
-    const int8_t* keys = codes_of(heads.cache.keys) + key * head_dim;
-    const float* scales = heads.cache.key_scales + key * groups;
+  static void score_strips(const int16_t* q, const KvHead& head, int32_t block, int strip, Weights& scores) {
+    const ptrdiff_t head_dim = head.head_dim, groups = head_dim / GROUP, key = block + strip * STRIP;
+    const int8_t* keys = codes_of(head.cache.keys) + key * head_dim;
+    const float* scales = head.cache.key_scales + key * groups;
     Lanes total[ROWS * STEP];
 #pragma GCC unroll 16
     for (int i = 0; i < ROWS * STEP; i++) total[i] = splat(0.0f);
@@ -159,10 +159,10 @@ class Int8 {
 
   // Gathers STEP * 16 dimensions of ROWS rows.
   template <int ROWS, int STEP>
-  static void gather_dimensions(const WeightCodes<ROWS>& weights, const Heads& heads, int32_t block, int32_t d,
+  static void gather_dimensions(const WeightCodes<ROWS>& weights, const KvHead& head, int32_t block, int32_t d,
                                 float* out, ptrdiff_t stride) {
-    const ptrdiff_t pair = 2 * static_cast<ptrdiff_t>(heads.head_dim);
-    const int8_t* values = codes_of(heads.cache.values) + (block + weights.first) / 2 * pair + 2 * d;
+    const ptrdiff_t pair = 2 * static_cast<ptrdiff_t>(head.head_dim);
+    const int8_t* values = codes_of(head.cache.values) + (block + weights.first) / 2 * pair + 2 * d;
     Sums dots[ROWS * STEP];
     Pairs pairs[STEP];
 #pragma GCC unroll 16

@@ -57,7 +57,7 @@ void quantize_input(const Stage& s, const Convolution& conv, const float* weight
   }
 }
 
-// Adds a sublayer's output, matrix * rows + bias, to x; a chunk of the channels.
+// Adds a sublayer's output, matrix * rows + bias, to x, for a chunk of the channels.
 void add_sublayer(const Stage& s, int chunk, const Convolution& conv, const Matrix& matrix, const Rows& rows,
                   const float* bias) {
   if (!s.model.conv.kernel) return add_product(s, chunk, matrix, rows, bias);

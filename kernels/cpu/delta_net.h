@@ -5,7 +5,7 @@
 //
 // where query, key and value are convolutions of the newest `kernel` projections, channel by channel. A row is a token.
 // The stored state precedes the last pass, and is stored with the inputs of that pass's rows. The next pass first
-// replays the accepted rows with the same operations in the same order: any prefix of a batch can be accepted.
+// replays the accepted rows with the same operations in the same order, so any prefix of a batch can be accepted.
 #pragma once
 #include "stages.h"
 
@@ -44,7 +44,7 @@ inline void convolve(const DeltaNet& net, const Sizing& z, const float* history,
   }
 }
 
-// x / |x| * scale.
+// Scales x to the length `scale`.
 inline void unit(float* x, int size, float scale) {
   Lanes squares = splat(0.0f);
   for (int i = 0; i < size; i += 16) squares = fma(load(x + i), load(x + i), squares);

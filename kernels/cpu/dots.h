@@ -33,7 +33,7 @@
 namespace ldf {
 namespace LDF_ISA {
 
-// How the codes of a group are stored (see formats.h): a plane of `low` bits, and one of `high` bits if that is not 0.
+// How the codes of a group are stored (see formats.h): a plane of `low` bits, and a plane of `high` bits if not 0.
 template <int low_bits, int high_bits, int zero_point, int part_count = 1>
 struct Planes {
   static constexpr int low = low_bits, high = high_bits, zero = zero_point, parts = part_count;

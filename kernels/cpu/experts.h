@@ -14,8 +14,8 @@ constexpr int MAX_EXPERTS = 512, MAX_CHOSEN = 32;
 // Assignment of slots to experts: the slots of an expert are consecutive, in the order of the rows.
 struct Routing {
   int first[MAX_EXPERTS + 1];            // expert e has the slots first[e] up to first[e + 1]
-  int row[MAX_ROWS * MAX_CHOSEN];        // of each slot
-  float weight[MAX_ROWS * MAX_CHOSEN];  // of each slot
+  int row[MAX_ROWS * MAX_CHOSEN];        // by slot
+  float weight[MAX_ROWS * MAX_CHOSEN];  // by slot
 };
 
 Matrix expert_of(const Matrix& all, int expert) {

@@ -2,12 +2,12 @@
 //
 // Weights are stored in panels of 16 output channels and groups of 32 inputs. A quad is four inputs of all channels,
 // the unit that the integer dot products of all processors read. The codes of a group are unsigned and stored in one or
-// two planes; the second has the bits above those of the first. A plane of b bits is b times 64 bytes [16 channels][4
-// inputs]; a byte has the codes of 8 / b quads, the lowest bits those of the first:
-//   8 bits           512 bytes  each quad by itself
-//   4 bits           256 bytes  the low nibble is of the even quad
-//   4 bits and 1     320 bytes  then [16 channels][4 inputs], of which bit q is the fifth of quad q
-//   2 bits and 1     192 bytes  [2 fours of quads][16 channels][4 inputs], then bits as above
+// two planes; the second plane holds the higher bits. A plane of b bits is b times 64 bytes [16 channels][4 inputs]; a
+// byte has the codes of 8 / b quads, the first quad in the lowest bits:
+//   8 bits           512 bytes  one quad after another
+//   4 bits           256 bytes  two quads in each 64 bytes, the even quad in the low nibbles
+//   4 bits and 1     320 bytes  then 64 bytes, in which bit q of each byte is the fifth bit of quad q
+//   2 bits and 1     192 bytes  four quads in each 64 bytes, then 64 bytes with the third bits as above
 //   2 bits           128 bytes
 // packing.py writes this layout, without rounding if the file has the format of `Kind`.
 #pragma once
@@ -52,7 +52,7 @@ enum Kind : int32_t {
 //   Q6_K    (code - 32) * (d * scale)             int8 [2: inputs 0-15, 16-31][16]
 //   Q3_K    (code - 4) * (d * scale)              int8 [2: inputs 0-15, 16-31][16]
 //   Q2_K    code * (d * scale) - dmin * minimum   uint8 [2: inputs 0-15, 16-31][16], low nibble: scale, high: minimum
-// Codes have the bits of their type's name; those of Q6_K, below 64, have 8.
+// Codes have as many bits as their type's name says, except that Q6_K's codes, which are below 64, have 8.
 struct Matrix {
   int32_t kind, n, k;
   const uint8_t* codes;   // [panels][groups][bytes of a group]

@@ -5,8 +5,8 @@
 
 namespace ldf {
 
-// Heads of gated delta nets, the same in all layers; v_heads is 0 in a model without them. Value head h uses key head
-// h % k_heads.
+// Heads of gated delta nets, which all layers share; v_heads is 0 in a model without delta nets. Value head h uses key
+// head h % k_heads.
 struct DeltaShape {
   int32_t k_heads, v_heads, k_dim, v_dim, kernel;  // kernel: inputs of the convolution
 };
@@ -14,9 +14,9 @@ struct DeltaShape {
 // A layer of gated delta net (see delta_net.h), with keys = k_heads * k_dim, values = v_heads * v_dim and
 // mixed = 2 * keys + values, including the states of a sequence.
 struct DeltaNet {
-  Matrix mixed, gate, alpha, beta;  // [mixed, hidden], [values, hidden], [v_heads, hidden], likewise
+  Matrix mixed, gate, alpha, beta;  // [mixed, hidden], [values, hidden], [v_heads, hidden], [v_heads, hidden]
   const float* conv;                // [kernel][mixed]
-  const float *rate, *shift;        // [v_heads] of the decay
+  const float *rate, *shift;        // [v_heads] parameters of the decay
   const float* norm;                // [v_dim]
   float* state;                     // [v_heads][v_dim / 16][k_dim][16] at `Progress.base`
   float* history;                   // [kernel - 1 + MAX_ROWS][mixed] inputs of the convolution, of tokens around `base`
@@ -34,13 +34,13 @@ struct ConvolutionShape {
   int32_t kernel, group;  // rows of a convolution, the newest included; channels that share a change
 };
 
-// Heads that make a drafter's slots depend on the previous token: the Markov head of DSpark or the selector of
-// DFlash 2 (see slots.h). Missing parts are null, and their matrices have no rows.
+// Heads that make a drafter's slots (draft positions) depend on the previous token: the Markov head of DSpark or the
+// selector of DFlash 2 (see slots.h). Missing parts are null, and their matrices have no rows.
 struct SlotHeads {
   Matrix markov_w1, markov_w2;  // [vocabulary, rank], [rows of the head, rank]
   const float* confidence;      // [hidden + rank]; null: the softmax probability is the confidence
   float confidence_bias;
-  Matrix predecessor, successor, selector;  // [vocabulary, rank], likewise, [rank, hidden]
+  Matrix predecessor, successor, selector;  // [vocabulary, rank], [vocabulary, rank], [rank, hidden]
   int32_t candidates;                       // per slot, for the selector; 0: no selector
   int32_t first;                            // first slot that proposes a token
   const int32_t* tokens;                    // token ids of the head's rows; null: row i is token i
@@ -54,16 +54,16 @@ struct Progress {
 // One layer of a decoder. The matrices of a mixture of experts are in sequence, each padded to whole panels.
 struct Layer {
   const float *attention_norm, *query_norm, *key_norm, *mlp_norm;  // query_norm and key_norm: null if absent
-  Matrix query, key, value, output, gate, up, down;                // of a mixture: of the first expert
+  Matrix query, key, value, output, gate, up, down;                // in a mixture, gate, up and down of expert 0
   const float* router;                                             // [experts][hidden]; null in a dense layer
   const float *query_bias, *key_bias, *value_bias, *output_bias;   // these and the following: null if absent
   const float *router_bias, *gate_bias, *up_bias, *down_bias;      // [experts][...]
   const float* sinks;  // [heads] attention sinks: a score without a value
-  Matrix shared_gate, shared_up, shared_down;  // of the shared expert
+  Matrix shared_gate, shared_up, shared_down;  // matrices of the shared expert
   const float* shared_router;                  // [hidden]
   const DeltaNet* delta;                       // replaces attention, except `output`; null: attention
   Convolution attention_conv, mlp_conv;
-  Cache cache;     // of all key-value heads, one after the other
+  Cache cache;     // caches of all key-value heads, one after another
   int32_t causal;  // whether a row sees no later rows
   int32_t window;  // a row sees keys at distances below this; 0: all
 };
@@ -77,7 +77,7 @@ struct Model {
   int32_t gated;  // whether a head's query is followed by a gate of its output, [heads][2][head_dim]
   int32_t vocabulary, capacity;                              // capacity: positions of the KV cache
   float eps;
-  float swiglu_limit;  // of the gate and up of `swiglu_clamped`; 0: `swiglu`
+  float swiglu_limit;  // limit of gate and up in `swiglu_clamped`; 0: use `swiglu`
   float embedding_scale, logit_scale;                        // factors of embeddings and logits
   float softcap;                                             // logits become softcap * tanh(logit / softcap); 0: no cap
   const float *cosines, *sines;                              // [capacity][rotary / 2]
@@ -86,8 +86,8 @@ struct Model {
   const Layer* layers;
   const int32_t* taps;  // layers whose outputs are features, the input of a drafter
   int32_t tap_count;
-  Matrix fuse;             // of a drafter: [hidden, tap_count * hidden], for features; n is 0 in a target
-  const float* fuse_norm;  // of the output of `fuse`
+  Matrix fuse;             // a drafter's projection of features, [hidden, tap_count * hidden]; n is 0 in a target
+  const float* fuse_norm;  // weights of the norm after `fuse`
   uint8_t* workspace;      // `workspace_bytes`, aligned to 64
   DeltaShape delta;
   Progress* progress;      // null without delta nets
@@ -103,7 +103,7 @@ struct Pass {
   float* taps;        // [rows][tap_count * hidden]
   float* logits;      // [rows][vocabulary]; required by a Markov head, before its correction
   int32_t* best;      // [rows] likeliest token; ties go to the lowest
-  float* confidence;  // [rows] softmax probability of `best`, or output of slot heads, which require both
+  float* confidence;  // [rows] softmax probability of `best`, or the slot heads' output; they require both arrays
   int32_t* finite;   // [rows] 1 if no logit is NaN or +infinity; requires best, excludes confidence
   int32_t keep_all;      // all rows are known to be accepted: the states of delta nets advance in this pass
 };

@@ -22,7 +22,7 @@ namespace LDF_ISA {
 
 constexpr int FEW_ROWS = 2;
 
-// The next panels to prefetch, and the index of this tile among those that use the current panels.
+// The next panels to prefetch, and the index of this tile among the tiles that use the current panels.
 struct NextPanels {
   Panel next;
   int tile, tiles;
@@ -84,7 +84,7 @@ void tile(Panel at, Inputs x, const float* x_scales, const float* x_totals, floa
           const NextPanels& next_panels) {
   using Codes = typename Format::Codes;
   using Scales = typename Format::Scales;
-  constexpr int sums = panels * rows;  // of panel p and row r: p * rows + r
+  constexpr int sums = panels * rows;  // index of panel p and row r: p * rows + r
   const int groups = static_cast<int>(x.k / GROUP);
   const Sizes distance = Format::sizes.of(groups);
   Lanes total[sums], shifted[sums];

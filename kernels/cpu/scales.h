@@ -162,7 +162,7 @@ struct Minimums : ByGroup<Minimums> {  // Q4_K, Q5_K
   }
 };
 
-struct HalfMinimums {  // Q2_K: in the bytes of the scales
+struct HalfMinimums {  // Q2_K, whose bytes hold both scale and minimum
   static constexpr int BYTES = 0, SUPERS = PANEL;
 
   static Lanes at(const Panel& panel, int group, int half) {

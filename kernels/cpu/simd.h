@@ -3,8 +3,8 @@
 //
 //   fma(a, b, c)          a * b + c, rounded once
 //   max(a, b), min(a, b)  a > b ? a : b, a < b ? a : b; so b if either is NaN
-//   sum(x), maximum(x)    of all lanes, always as a tree: lane i and lane i + 8, then + 4, + 2, + 1
-//   inside(x, f, l, y)    lanes f up to l of x, the others of y
+//   sum(x), maximum(x)    over all lanes, always as a tree: lane i and lane i + 8, then + 4, + 2, + 1
+//   inside(x, f, l, y)    lanes f up to l of x, the other lanes of y
 //   load_half, store_half float16, rounded to nearest even
 //   to_int(x)             rounded to nearest even; |x| < 2^22, otherwise undefined
 //   power_of_two(n)       2^n; -126 <= n <= 127; 0 for -127, otherwise undefined

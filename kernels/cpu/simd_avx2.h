@@ -46,7 +46,7 @@ inline Lanes fma(Lanes a, Lanes b, Lanes c) {
 inline Lanes max(Lanes a, Lanes b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
 inline Lanes min(Lanes a, Lanes b) { return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)}; }
 
-// All ones in the lanes first up to last of the eight that count from `lane`.
+// Returns all ones in the lanes `first` up to `last`, of the eight lanes from `lane` on.
 inline __m256 eight_inside(int lane, int first, int last) {
   const __m256i lanes = _mm256_add_epi32(_mm256_set1_epi32(lane), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
   const __m256i before = _mm256_cmpgt_epi32(_mm256_set1_epi32(first), lanes);

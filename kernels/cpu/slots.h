@@ -22,7 +22,7 @@ int32_t token_of(const SlotHeads& slots, int32_t row) { return slots.tokens ? sl
 struct Correction {
   const Model* model;
   const float* logits;            // [rows][vocabulary] before the correction
-  const int32_t *slots, *previous;  // [count], and their previous tokens
+  const int32_t *slots, *previous;  // [count] slots, and the token before each
   int32_t count;
 };
 static_assert(sizeof(Correction) <= MAX_ARGUMENT, "the pool copies it");

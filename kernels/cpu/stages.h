@@ -220,7 +220,7 @@ void add_product(const Stage& s, int chunk, const Matrix& matrix, const Rows& ro
   });
 }
 
-// The first half of an MLP, or of an expert.
+// Gate and up matrices of an MLP or an expert.
 struct GatedMatrices {
   Matrix gate, up;
   const float *gate_bias, *up_bias;

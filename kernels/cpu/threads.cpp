@@ -49,7 +49,7 @@ void run_on(const std::vector<int32_t>& cpus) {
 
 bool before(uint32_t a, uint32_t b) { return (int32_t)(a - b) < 0; }
 
-// One chunk: by stage, the number of the pass that last claimed it.
+// For one chunk, by stage: the number of the pass that last claimed the chunk.
 struct alignas(64) ChunkClaims {
   std::atomic<uint32_t> by[MAX_STAGES]{};
 };
@@ -66,7 +66,7 @@ struct Pool {
   alignas(64) std::atomic<uint32_t> pass{0};
   std::atomic<Work> work{nullptr};
   std::atomic<uint64_t> argument[WORDS]{};
-  int stages = 0;  // of the last pass
+  int stages = 0;  // number of stages of the last pass
   alignas(64) std::atomic<int32_t> done[MAX_STAGES]{};
 
   std::mutex lock;

@@ -9,8 +9,8 @@
 
 namespace ldf {
 
-constexpr int MAX_STAGES = 8192;  // of a pass
-constexpr int MAX_ARGUMENT = 128;  // bytes
+constexpr int MAX_STAGES = 8192;  // in a pass
+constexpr int MAX_ARGUMENT = 128;  // bytes of an argument of `pool_run`
 
 struct Pool;
 

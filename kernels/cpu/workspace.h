@@ -4,21 +4,21 @@
 
 namespace ldf {
 
-constexpr int CHUNK = 64;  // channels of a product that are added to the residual stream at once
-constexpr int HEAD_CHUNK = 512;  // channels of the head that are computed at once
+constexpr int CHUNK = 64;  // product channels added to the residual stream at once
+constexpr int HEAD_CHUNK = 512;  // LM head channels computed at once
 
-struct Scratch {  // of one thread
+struct Scratch {  // memory of one thread
   float* wide;    // [hidden, or head_dim or the rank of slots if that is larger]
   float* narrow;  // [MAX_ROWS][HEAD_CHUNK]
   Rows rows;      // [MAX_ROWS][hidden, or tap_count * hidden or the rank of slots]
   Rows gathered;  // [MAX_ROWS][hidden]: the rows of one expert
-  float *delta, *state;   // of delta nets: [MAX_ROWS][2 * k_dim + v_dim], [k_dim][16]
+  float *delta, *state;   // for delta nets: [MAX_ROWS][2 * k_dim + v_dim], [k_dim][16]
   int32_t *first, *last;  // [MAX_ROWS * heads / kv_heads] range of keys that a query sees
   float* sinks;           // [MAX_ROWS * heads / kv_heads]
 };
 
 struct Candidate {
-  int32_t row;  // of the head matrix
+  int32_t row;  // row of the LM head's matrix
   float logit;
 };
 
@@ -27,14 +27,14 @@ struct Workspace {
   float* queries;   // [kv_heads][rows][heads / kv_heads][head_dim]
   float* attended;  // [kv_heads][rows][heads / kv_heads][head_dim]
   Rows heads;       // [MAX_ROWS][heads * head_dim, or values of delta nets]
-  float* gates;     // [MAX_ROWS][columns of `heads`], of the heads' outputs
+  float* gates;     // [MAX_ROWS][columns of `heads`] factors of the heads' outputs, before the sigmoid
   Rows inner;       // [MAX_ROWS * max(chosen, 1)][inner]
   float* router;    // [MAX_ROWS][experts]
   Rows shared;      // [MAX_ROWS][shared]
   float* shares;    // [MAX_ROWS] weights of the shared expert
   float* best;      // [threads][MAX_ROWS], the three fields of `Best`
   float* normed;    // [MAX_ROWS][hidden] input of a convolution
-  float* changes;   // [MAX_ROWS][changes_of] of the convolution's coefficients
+  float* changes;   // [MAX_ROWS][changes_of] changes of the convolution's coefficients
   Candidate* candidates;  // [threads][MAX_ROWS][candidates]
   float* selectors;       // [MAX_ROWS][selector_width] projections by the selector
   Scratch scratch;

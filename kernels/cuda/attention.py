@@ -5,7 +5,7 @@ A slot is one token's entry in the cache. Row t is at slot start + t, which is i
 * "chain": a row attends to slots up to its own, as in the target and in causal layers of a drafter.
 * "block": a row attends to every slot up to that of row `block` - 1, as in bidirectional layers of a drafter.
 
-A window W leaves row t of a "chain" the positions above start + t - W, of a "block" those less than W from its own.
+A window W limits row t of a "chain" to positions above start + t - W, of a "block" to positions less than W away.
 
 The context is cut into chunks at absolute positions, with one program per chunk and KV head, for all rows and the G
 query heads that share the KV head. So a row's sums have one order for any number of valid rows and launched programs,

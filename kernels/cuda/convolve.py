@@ -119,7 +119,7 @@ def convolve_out(
 ) -> None:
     """Add the convolution of y + bias to x, and set a_out to x * gain * rstd(previous_norm.squares).
 
-    y float32 [16, H], bias float32 [H] or None; for the others and for aliasing see `residual`.
+    y float32 [16, H], bias float32 [H] or None; for the other arguments and for aliasing, see `residual`.
     """
     kernel, hidden = coefficients.base.shape[1:]
     _convolve_out[(triton.cdiv(hidden, TILE),)](

@@ -1,4 +1,4 @@
-"""Unpacks a quantized matrix to float16, for cuBLAS: a product with many rows is bound by arithmetic."""
+"""Unpacks a quantized matrix to float16 for cuBLAS, which is faster if many rows make a product bound by arithmetic."""
 
 import triton
 import triton.language as tl

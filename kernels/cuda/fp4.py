@@ -29,8 +29,8 @@ SPAN = 512  # weights along k of one tile
 BN = 64  # columns (rows of W) of one tile
 PROGRAMS = 340  # two per multiprocessor of the largest chip, an RTX 5090
 TIES = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)  # midpoints between e2m1 numbers; ties go to the even code
-FORMAT = tl.constexpr("e2m1")  # of codes; the interpreter of triton 3.7 accepts no plain string
-SMALLEST = 2.0**-24  # of float16; minimum of a group's peak
+FORMAT = tl.constexpr("e2m1")  # type of the codes; the interpreter of triton 3.7 accepts no plain string
+SMALLEST = 2.0**-24  # smallest positive float16, and the lower bound of a group's peak
 
 
 @dataclass(frozen=True)
@@ -287,7 +287,7 @@ def _fp4_matmul(
 
 
 def plan(matrix: Fp4Matrix) -> SplitPlan:
-    """Return how to split the GEMM of a matrix, for any activations; a program has two spans or more, if there are."""
+    """Return how to split the GEMM of a matrix, for any activations; a program gets at least two spans if possible."""
     spans, columns, _ = matrix.codes.shape
     tiles = columns // BN
     return SplitPlan(tiles, BN, max(1, min(PROGRAMS // tiles, spans // 2)), STAGES=3, num_warps=2)

@@ -100,7 +100,7 @@ def head(
 
     A logit is the product times the norm's factor times `scale`, then softcap * tanh(logit / softcap) unless softcap
     is 0. a: float16 [16, padded_k]. sums: float32 [padded_k / 32, 16]. out: int32 [16]. Optional: `logits` float32
-    [16, n] receives the logits; `ids` int32 [n], ascending, maps rows of a short vocabulary to token ids in `out`.
+    [16, n] receives the logits; `ids` int32 [n], ascending, holds the token ids of W's rows if W is a part of the head.
     """
     tiling = head_plan(planes, a.device)
     squares, before = (sums, sums) if norm is None else (norm.squares, norm.before)

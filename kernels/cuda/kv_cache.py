@@ -3,9 +3,9 @@
 float32 and float16 are stored directly. int8 and float8_e4m3fn have one float32 scale per (slot, head): the largest
 magnitude divided by the largest code, so that value = code * scale.
 
-All stored values are finite: NaN becomes zero, and values out of range are clipped. A step always writes 16 slots,
-those of unused rows too; attention multiplies these by zero, and zero times NaN would be NaN. A NaN in a used row still
-reaches the logits, because the row's query contains NaN, too.
+All stored values are finite: NaN becomes zero, and values out of range are clipped. A step always writes 16 slots, even
+for unused rows. Attention multiplies these rows' slots by zero, and zero times NaN would be NaN. A NaN in a used row
+still reaches the logits, because the row's query contains NaN, too.
 """
 
 from dataclasses import dataclass

@@ -14,8 +14,8 @@ from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.cuda.rounds import CONTEXT, DRAFTED_BY, LIVE
 
 LOOKUP = 1  # value of DRAFTED_BY
-MAX_MATCH = 16  # tokens
-POSITIONS = 1024  # compared at once by a program
+MAX_MATCH = 16  # maximum match length in tokens
+POSITIONS = 1024  # positions that a program compares at once
 PROGRAMS = 64
 
 

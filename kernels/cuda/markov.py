@@ -108,8 +108,8 @@ def markov_slot(
     """Write out[slot] = argmax over v of logits[slot, v] + a[0] . W[v], and copy the token's row of the table to a[0].
 
     The lowest v wins a tie; a NaN logit gives -1. a, sums and table: see `markov_anchor`; K is planes.padded_k. planes:
-    [n, rank]. logits: float32 [16, n]. out: int32 [16]. `ids` int32 [n], ascending, maps rows of a short draft
-    vocabulary to tokens, which are the table's rows.
+    [n, rank]. logits: float32 [16, n]. out: int32 [16]. `ids` int32 [n], ascending, holds the token ids of W's rows if
+    the drafter proposes only n of the V tokens.
     """
     tiling = head_plan(planes, a.device)
     _markov_slot[(tiling.tiles,)](

@@ -1,4 +1,4 @@
-"""The 16-row GEMM on quantized weights: out[16, n] = a[16, k] @ W[n, k]^T, W in planes; `accumulate` is its core.
+"""The 16-row GEMM on quantized weights (`Planes`): out[16, n] = a[16, k] @ W[n, k]^T; `accumulate` is its core.
 
 A row is one token. Single-token decoding and verification run the same tiles in the same order for any number of used
 rows, so the bits of a row never depend on the other rows. Unused rows may hold anything, even NaN.

@@ -308,7 +308,7 @@ def combine(
 ) -> None:
     """Add weights[:, j] * y[:, j] for every j to x, and write the inputs of the next norm, as `residual` does.
 
-    y float32 [16, chosen, H] from `experts_down`; the others as in `residual`. squares_out must not be
+    y float32 [16, chosen, H] from `experts_down`; other arguments as in `residual`. squares_out must not be
     previous_norm.squares.
     """
     hidden = x.shape[1]

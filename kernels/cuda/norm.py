@@ -23,7 +23,7 @@ class Norm:
     """Data with which a consumer finishes the norm of its input, whose rows have `size` values."""
 
     squares: Tensor  # float32 [parts, 16], or [T, parts, 16] of T tiles of rows
-    before: Tensor  # like `squares`: those of the previous norm, whose rstd is already a factor of the input
+    before: Tensor  # `squares` of the previous norm, whose rstd is already a factor of the input
     size: int
     eps: float
 

@@ -35,7 +35,7 @@ Scaling = Literal["block", "half4", "byte4", "product"]
 Code = Literal["int", "e2m1"]
 COLUMNS = 128  # n is a multiple of this
 SUPER = 256  # weights of a super-block, which share an entry of `supers`
-E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)  # values by code
 
 
 @dataclass(frozen=True)

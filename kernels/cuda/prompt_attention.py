@@ -16,8 +16,8 @@ from localdflash.kernels.cuda.attention import LOG2_E, PART, TILE, attend
 from localdflash.kernels.cuda.kv_cache import Cache, decode
 from localdflash.kernels.cuda.launch import ASM, Kernel, every_launch, release, wait
 
-ROWS, ROWS_OF_SHORT_BLOCKS = 128, 64  # of a program: pairs of a token and a query head
-LONG = 512  # tokens of a block that gives enough programs of ROWS rows for a GPU
+ROWS, ROWS_OF_SHORT_BLOCKS = 128, 64  # rows per program; a row is a pair of a token and a query head
+LONG = 512  # from this block length in tokens, programs of ROWS rows are enough to fill a GPU
 PIECE = 512  # slots that the reference decodes at once
 
 
@@ -81,7 +81,7 @@ def prompt_attention_reference(q: Tensor, cache: Cache, start: Tensor, out: Tens
 
 
 def _floats(codes: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return K or V of the cache in `dtype`, without a copy if it is stored so."""
+    """Return K or V of the cache in `dtype`, without a copy if the cache has this type."""
     if scale is None:
         return codes.to(dtype)
     pieces = zip(codes.split(PIECE), scale.split(PIECE), strict=True)  # float32 takes twice the memory of `dtype`

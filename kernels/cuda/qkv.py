@@ -41,8 +41,8 @@ class HeadRange:
 
     first: int
     count: int
-    q_heads: int  # of a layer; 0 for a stack of K and V
-    kv_heads: int
+    q_heads: int  # per layer; 0 for a stack of K and V
+    kv_heads: int  # per layer
 
     @property
     def heads(self) -> int:
@@ -50,7 +50,7 @@ class HeadRange:
         return self.q_heads + 2 * self.kv_heads
 
     def slices(self, layer: int, begin: int, end: int) -> tuple[slice, slice]:
-        """Return the heads `begin` .. `end - 1` of a layer in this range: a slice of the range, and of these heads."""
+        """Intersect heads `begin` .. `end - 1` of a layer with this range; return slices of the range and the heads."""
         base = layer * self.heads + begin
         low = min(max(self.first, base), base + end - begin)
         high = max(min(self.first + self.count, base + end - begin), low)
@@ -180,8 +180,8 @@ def qkv(
     model has none; start int32 [1], in device memory; q_out float16 [16, q_heads, D], None for a stack; bias
     float32 [count * D]. `rope` and cache hold the positions of all rows. ModelError for an unsupported head dimension.
 
-    Two tiles of rows may be computed together, with the bits of separate calls, and any number of a finished product.
-    Tile t starts at start + 16 t; a, sums, norm and q_out are then [T, ...].
+    One call may compute two tiles of rows, or any number for a finished product, bit-identical to separate calls. Tile
+    t starts at start + 16 t; a, sums, norm and q_out are then [T, ...].
     """
     head_dim = _head_dim(planes, part, cache)
     cut, (programs, tiles) = plan(planes.n, planes.padded_k, a.device, BN=head_dim), grid_rows(a, planes)

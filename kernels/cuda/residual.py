@@ -134,8 +134,8 @@ def residual(
     Both stay zero past column H; squares_out float32 [H / 128 rounded up, 16]: sums of x^2 over tiles.
     squares_out must not be previous_norm.squares, nor a_out be a: tiles are written while others still read.
 
-    Two row tiles may be computed together, bit-identical to separate calls, and any number of a finished product: all
-    but gain and bias are then [T, ...], and the taps of a tile follow 16 rows after those of the one before.
+    One call may compute two row tiles, or any number for a finished product, bit-identical to separate calls. All but
+    gain and bias are then [T, ...], and each tile's taps begin 16 rows after the taps of the tile before.
     """
     hidden = x.shape[-1]
     cut, (programs, tiles) = plan(planes.n, planes.padded_k, a.device, BN=TILE), grid_rows(a, planes)

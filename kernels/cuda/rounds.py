@@ -107,7 +107,7 @@ def _propose(choice, state, draft, first, drafts, LIVE: tl.constexpr, DRAFTED_BY
 
 
 def propose(choice: Tensor, state: Tensor, draft: Tensor, first: int, drafts: int) -> None:
-    """Set draft[1 .. drafts] to choice[first ..], int32 [16], up to its first -1, the rest to 0; LIVE, DRAFTED_BY."""
+    """Set draft[1 .. drafts] to choice[first ..] (int32 [16]) up to a -1, the rest to 0; set LIVE and DRAFTED_BY."""
     _propose[(1,)](
         choice,
         state,

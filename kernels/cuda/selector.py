@@ -60,7 +60,7 @@ def _top_k(logits, values, tokens, ids, part_keys, counters, n, stride, slices, 
 
 
 def top_k(logits: Tensor, values: Tensor, tokens: Tensor, scratch: TopKScratch, ids: Tensor | None = None) -> None:
-    """Write the k largest logits of each row, in falling order, and their indices (or `ids` of them).
+    """Write the k largest logits of each row, in falling order, and their indices (or the `ids` at these indices).
 
     Ties are ordered by index; NaN comes first, with token -1. logits: float32 [16, n]. values:
     float32 [16, k], tokens: int32 [16, k], k <= 16 and k <= n. ids: int32 [n]. UsageError for another k.

@@ -71,8 +71,8 @@ def swiglu(
 
     a float16 [16, padded_k] with its sums [padded_k / 32, 16]; planes [2 F, k], gate and up rows alternate; out
     float16 [16, padded_k of its consumer] and sums_out float32 [out columns / 32, 16] stay zero past column F.
-    Two tiles of rows may be computed together, with the bits of separate calls, and any number of a finished product:
-    all tensors but those of the planes are then [T, ...].
+    One call may compute two tiles of rows, or any number for a finished product, bit-identical to separate calls. All
+    tensors but those of the planes are then [T, ...].
     """
     cut, (programs, tiles) = plan(planes.n, planes.padded_k, a.device), grid_rows(a, planes)
     squares, before, parts, size, eps = (

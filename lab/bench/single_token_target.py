@@ -14,9 +14,9 @@ class SingleTokenTarget(LlamaCppTarget):
     """Target on llama.cpp with llama.cpp's default flags, for single-token batches only."""
 
     def __init__(self, path: Path, context: int, threads: int, placement: Placement = PROCESSOR) -> None:
-        super().__init__(path, context, threads, mode=UNMODIFIED, placement=placement, drafts=False)
+        super().__init__(path, context, threads, mode=UNMODIFIED, placement=placement, may_draft=False)
 
-    def _params(self, threads: int, drafts: bool) -> Any:
-        params = super()._params(threads, drafts)
+    def _params(self, threads: int, may_draft: bool) -> Any:
+        params = super()._params(threads, may_draft)
         params.flash_attn_type = api.llama_context_default_params().flash_attn_type
         return params

@@ -12,8 +12,8 @@ def accept(
 ) -> list[int]:
     """Return the tokens to commit after `ids`: at most `limit` (≥ 1), none after an end token.
 
-    Row 0 of logits [rows, V] is the anchor's (the last of `ids`), row i + 1 is draft token i's. Keep as many rows in
-    the KV cache as tokens are returned: the anchor's and those of all returned tokens but the last.
+    Row 0 of logits [rows, V] is the anchor's (the last of `ids`), row i + 1 is draft token i's. The caller must keep
+    as many rows in the KV cache as tokens are returned: the rows of the anchor and of all returned tokens but the last.
     """
     context = list(ids[-sampler.window :]) if sampler.window else []
 

@@ -11,7 +11,7 @@ from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Drafter, Target
 
 WIDTHS = (1, 2, 4, 8, 16, 32)
-CONTEXT_TOKENS = 16  # in the cache while measuring
+CONTEXT_TOKENS = 16  # tokens in the cache while measuring
 LONG_CONTEXT_TOKENS = 2048  # the cache pretends to hold these, to measure how costs grow with it
 GROWTH_WIDTH = 4  # batch width that is timed over a long context, next to width 1, to extrapolate to other widths
 ROUNDS = 3

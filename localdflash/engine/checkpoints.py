@@ -1,4 +1,4 @@
-"""Checkpoints of recurrent states, which cannot go back to a shorter length.
+"""Checkpoints of recurrent states, which cannot be cropped to a shorter length like a KV cache.
 
 A copy is stored at the end of each prompt, because the next prompt often continues there, and after every
 `SPACING_TOKENS` of a prompt. A sequence that is rolled back continues from the longest remaining checkpoint.

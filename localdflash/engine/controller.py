@@ -1,8 +1,8 @@
 """Chooses the draft length that maximizes expected tokens per millisecond. Not drafting is always a choice.
 
 Speed = E[committed tokens] / (V(n + 1) + D) with a draft of n tokens. V (cost of a verify batch) and D (cost of a
-draft) are measured at load and at every step. A drafter's confidence is calibrated against earlier drafts, verified or
-not: each is compared with the tokens committed later.
+draft) are measured at load and at every step. A drafter's confidence is calibrated on its earlier drafts, verified or
+not, by comparing each draft with the tokens committed later.
 """
 
 from collections import defaultdict
@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from localdflash.engine.costs import VerifyCosts
 from localdflash.engine.draft import Draft
 
-BINS = 12  # of claimed confidence
+BINS = 12  # bins of claimed confidence
 PRIOR_DRAFTS = 6.0  # weight of a claimed confidence before any outcome was counted, in drafts
 BIN_DECAY = 0.995  # factor on a bin's counts at each new outcome
 SURVIVAL_RATE = 0.1  # weight of a new draft's outcome
-INITIAL_PROBES = 12  # number of first probes (drafts that only measure a drafter), and maximum saved up for
+INITIAL_PROBES = 12  # probes (drafts that only measure a drafter) at the initial share; also the most to save up for
 INITIAL_PROBE_SHARE = 0.05  # share of the decoding time for the first probes
-PROBE_SHARE = 0.01  # share for later probes
+PROBE_SHARE = 0.01  # share of the decoding time for later probes
 OPTIMISTIC_ACCEPTANCE = 0.95  # acceptance per token assumed for an untried drafter
 MIN_SPEEDUP = 1.05  # expected speedup over not drafting below which no draft is verified
 SLOWER_RATE, FASTER_RATE = 0.05, 0.3  # weights of a new draft timing: disturbances only ever make it longer
-MAX_DEPTH = 32  # tokens whose survival is counted: no verify batch is wider
+MAX_DEPTH = 32  # draft positions whose survival is counted, since no verify batch is wider
 
 
 class Calibration:
@@ -114,7 +114,7 @@ class Controller:
         return best
 
     def should_draft(self, drafter: str, limit: int, rate: float) -> bool:
-        """Return whether a model's draft is expected to beat `rate`, or is worth a probe."""
+        """Return whether a model should draft: its draft is expected to beat `rate`, or a probe starts."""
         return self.predict_rate(drafter, limit) > rate or self.start_probe(drafter, limit, rate)
 
     def start_probe(self, drafter: str, limit: int, rate: float) -> bool:

@@ -1,8 +1,8 @@
 """Costs of a verify batch by width and context length. Times are milliseconds.
 
-The cost of a verify batch is the time of its width, measured at load, times the current slowdown. The slowdown follows
-the machine (other programs, heat), which slows all widths together. The context changes the times: every token of a
-batch attends to all of it, so over a long context the cost grows nearly linearly with the width.
+The cost of a verify batch is the time of its width, measured at load, times the current slowdown. Other programs and
+heat slow down all widths alike. The cost also grows with the context, because every token of a batch attends to the
+whole context. So after a long context the cost grows nearly linearly with the width.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 WIDTH_RATE, SLOWDOWN_RATE = 0.2, 0.2  # weights of a new timing, for its width's time and for the slowdown
-MAX_RATIO = 2.0  # maximum of measured / expected, and its inverse the minimum
+MAX_RATIO = 2.0  # measured / expected is clamped to 1 / MAX_RATIO .. MAX_RATIO
 STRIDE_TOKENS = 128  # the times are recomputed when the context has changed by this many tokens
 
 
@@ -40,7 +40,7 @@ class VerifyCosts:
         return self.width_ms[min(width, len(self.width_ms) - 1)] * self.slowdown
 
     def predict_by_draft_length(self) -> list[float]:
-        """Return the expected times of verify batches with 1, 2, … draft tokens; a batch has one token more."""
+        """Return the expected times of verify batches with 1, 2, … draft tokens and the newest committed token."""
         return [ms * self.slowdown for ms in self.width_ms[2:]]
 
     def record(self, width: int, ms: float) -> None:

@@ -8,7 +8,7 @@ MAX_DRAFT_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Draft tokens, each with the drafter's confidence that it is accepted if those before it are."""
+    """Draft tokens, and the drafter's confidence that each token is accepted if all tokens before it are."""
 
     drafter: str
     tokens: Sequence[int]

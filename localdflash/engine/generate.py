@@ -13,7 +13,7 @@ from localdflash.engine.stats import Stats
 
 @dataclass
 class Request:
-    """Ids to continue, options, and from `stats` on results, which are filled while the request runs."""
+    """Ids to continue and options; the fields from `stats` on are results, filled in while the request runs."""
 
     ids: Sequence[int]
     max_tokens: int  # 0: only fill the KV cache

@@ -1,7 +1,7 @@
 """Pair composed in Python from one target and any drafters of any backend; acceptance runs on the host.
 
-A step: the drafters propose, the controller picks a draft and its length (zero is a choice), the target verifies anchor
-and draft in one forward pass, `accept` walks the logits, target and drafters keep the committed tokens.
+In a step, the drafters propose, and the controller picks a draft and its length (possibly 0). The target verifies the
+anchor (the newest token, not yet in the KV cache) and the draft in one forward pass, and `accept` commits tokens.
 """
 
 import time
@@ -19,9 +19,9 @@ from localdflash.engine.pair import Cancelled, Drafter, GreedyTarget, SavedSeque
 from localdflash.engine.sampling import Constraint, Sampler
 
 GRAMMAR = "grammar"  # drafter name of drafts that a grammar forces
-FORCED_CONFIDENCE = 0.95  # the target may spell the forced text in other tokens
+FORCED_CONFIDENCE = 0.95  # below 1, since the target may spell the forced text in other tokens
 AGREED = "agreed"  # drafter name of lookup drafts that begin like a model's draft: calibrated separately
-MIN_LOOKUP_CONFIDENCE = 0.4  # of a lookup draft's first token, from which on a model drafts only if it is faster
+MIN_LOOKUP_CONFIDENCE = 0.4  # a model need not beat a lookup draft whose first token has less confidence
 
 
 class _PendingDraft(NamedTuple):
@@ -45,8 +45,8 @@ class HostPair:
         self.drafting_enabled = True
         self.ids: list[int] = []
         self._greedy = target if isinstance(target, GreedyTarget) else None
-        self._pending: dict[str, _PendingDraft] = {}  # by drafter
-        self._drafting_ms = 0.0  # of model drafters in this step
+        self._pending: dict[str, _PendingDraft] = {}  # by drafter name
+        self._drafting_ms = 0.0  # time of the model drafters in this step
 
     @property
     def cached(self) -> Sequence[int]:

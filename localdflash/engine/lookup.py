@@ -1,9 +1,9 @@
 """Prompt-lookup drafter: proposes what followed an earlier occurrence of the newest tokens.
 
-Of the newest occurrences in documents, prompt and generated text, the one with the longest match before it counts.
+Of the newest occurrences in documents, prompt and generated text, the drafter picks the one with the longest match.
 While an answer copies a passage with changes, the drafter remembers its position in the passage; after a change, a
-single matching token near it resumes the copy. Without a trigram match, a bigram or a token gives a draft of low
-confidence. The first token is less certain the fewer of the newest occurrences continue with it.
+single matching token near that position resumes the copy. Without a trigram match, a bigram or a single token gives a
+draft of low confidence. The first token's confidence grows with the share of occurrences that continue with it.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class LookupDrafter:
     def _reset(self, documents: Sequence[Sequence[int]]) -> None:
         self._documents = documents
         self._text: list[int] = []  # documents, then indexed tokens of the sequence
-        self._unindexed: list[int] = []  # observed tokens, indexed when a proposal needs them: many steps have none
+        self._unindexed: list[int] = []  # observed tokens, indexed only for a proposal: many steps need none
         self._positions: dict[tuple[int, ...], list[int]] = {}  # where each 1-, 2- and 3-gram ends
         for document in documents:
             self._append([*document, BREAK])
@@ -114,14 +114,14 @@ class LookupDrafter:
         tokens = self._continue_from(position, anchor, min(limit, self.max_draft_tokens))
         if not tokens:
             return EMPTY_DRAFT
-        # Each given that the tokens before it are right: then the match is that much longer.
+        # A token's confidence assumes that the tokens before it are right, which makes the match that much longer.
         confidence = [length / (length + 2.0) for length in range(match, match + len(tokens))]
-        next_tokens = [continuation for at in candidates if (continuation := self._continue_from(at, anchor, 1))]
+        next_tokens = [following for each in candidates if (following := self._continue_from(each, anchor, 1))]
         confidence[0] *= next_tokens.count(tokens[:1]) / len(next_tokens)
         return Draft(self.name, tokens, confidence)
 
     def _continue_from(self, position: int, anchor: int, count: int) -> list[int]:
-        """Return what followed a position, up to its document's end; at the text's end, repeat that with the anchor."""
+        """Return up to `count` tokens after a position in its document; past the text, repeat them with the anchor."""
         tokens = self._text[position + 1 : position + 1 + count]
         if BREAK in tokens:
             return tokens[: tokens.index(BREAK)]

@@ -4,7 +4,7 @@ Token ids in, token ids out; nothing here handles text. A pair holds one sequenc
 anchor: it is part of `ids`, but the target's KV cache does not hold it yet. The anchor of a new prompt is the prompt's
 last token, so the first answer token comes from an ordinary step.
 
-Features are the target's hidden states that feed a drafter; a drafter's config calls the blocks they come from taps.
+Features are hidden states of the target that feed a drafter. A tap is a transformer block that they are taken from.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ def never_cancelled() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Output of one verify batch: row 0 of the anchor, row i + 1 of draft token i. Valid until the next batch."""
+    """Output of one verify batch: row 0 after the anchor, row i + 1 after draft token i. Valid until the next batch."""
 
     logits: Logits  # [rows, V]
     features: TargetFeatures | None
@@ -41,8 +41,8 @@ class Verification:
 class Step:
     """One draft-verify-accept step."""
 
-    tokens: Sequence[int]  # committed
-    drafter: str  # name of the drafter of the verified draft
+    tokens: Sequence[int]  # committed tokens
+    drafter: str  # name of the drafter that proposed the verified draft
     drafted: int  # tokens of the verified draft
     accepted: int  # draft tokens that were committed
     draft_ms: float
@@ -66,7 +66,7 @@ class SavedSequence:
     drafters: tuple[bytes | bytearray, ...]
     is_recurrent: bool = False  # the caches include recurrent states: decoding can continue only from the end
     in_blocks: int = 0  # leading ids prefilled in blocks of tokens, not step by step: their KV entries differ in bits
-    wait: Callable[[], None] = field(default=already_complete, compare=False)  # for the copy; may raise StateLost
+    wait: Callable[[], None] = field(default=already_complete, compare=False)  # waits for the copy or raises StateLost
 
     def count_shared(self, ids: Sequence[int]) -> int:
         """Return how many leading ids can be reused for `ids`; of a recurrent sequence, all or none."""
@@ -102,7 +102,7 @@ class Target(Protocol):
         """Run the anchor and the draft in one batch; commit nothing until `keep`."""
 
     def keep(self, rows: int) -> None:
-        """Commit the first `rows` tokens of the last verify batch and drop the others."""
+        """Commit the first `rows` tokens of the last verify batch and drop the rest."""
 
     def end_prompt(self) -> None:
         """Mark the end of a prompt, where the next prompt often continues."""
@@ -117,7 +117,7 @@ class Target(Protocol):
         """Return the KV cache and recurrent states, for `load`."""
 
     def load(self, state: bytes, length: int) -> None:
-        """Replace the KV cache and recurrent states by saved ones of `length` tokens."""
+        """Replace the KV cache and recurrent states by `state`, saved at `length` tokens."""
 
     @property
     def max_width(self) -> int:
@@ -152,7 +152,7 @@ class Drafter(Protocol):
         """Return the drafter's state, for `load`."""
 
     def load(self, state: bytes, ids: Sequence[int]) -> None:
-        """Replace the drafter's state by a saved one over these ids."""
+        """Replace the drafter's state by `state`, saved after the drafter had observed `ids`."""
 
 
 class Pair(Protocol):
@@ -160,7 +160,7 @@ class Pair(Protocol):
 
     ids: list[int]
     ends: frozenset[int]  # tokens that end an answer: a step commits nothing after one
-    drafting_enabled: bool  # the committed tokens do not depend on it; drafters observe them either way
+    drafting_enabled: bool  # does not change the committed tokens; drafters observe the tokens either way
 
     @property
     def cached(self) -> Sequence[int]:
@@ -171,7 +171,7 @@ class Pair(Protocol):
         """Number of tokens that can be committed before the context is full."""
 
     def prefill(self, ids: Sequence[int], cancelled: Cancelled = never_cancelled) -> int:
-        """Make `ids` the sequence, or a prefix of `ids` if cancelled; return how many tokens were not cached."""
+        """Make `ids` the sequence, or a prefix of `ids` if cancelled; return how many tokens were computed."""
 
     def step(self, sampler: Sampler, limit: int) -> Step:
         """Draft, verify, accept, and commit at most `limit` (≥ 1) tokens."""

@@ -23,7 +23,7 @@ MIN_GAIN_TOKENS = 32  # computing fewer tokens again is cheaper than copying a s
 
 
 class PrefixCache:
-    """LRU cache of saved sequences, limited to `budget` bytes and `MAX_SEQUENCES`; `disk` outlives the process."""
+    """LRU cache of saved sequences, limited to `budget` bytes and `MAX_SEQUENCES`; `disk` stores them across runs."""
 
     def __init__(self, budget: int, disk: "DiskCache | None" = None) -> None:
         self._budget, self._disk = budget, disk
@@ -35,7 +35,7 @@ class PrefixCache:
         return sum(state.size for state in list(self._states.values()))
 
     def load_longest(self, pair: Pair, ids: Sequence[int]) -> None:
-        """Load the longest saved prefix of `ids` into the pair; first save its sequence if much would be lost."""
+        """Load the longest saved prefix of `ids` into a pair; first save the pair's sequence if much would be lost."""
         live_ids, ids = tuple(pair.cached), tuple(ids)
         shared = count_common_prefix(live_ids, ids)
         best = self._find_longest(ids, shared + MIN_GAIN_TOKENS)
@@ -69,7 +69,7 @@ class PrefixCache:
         return True
 
     def write_to_disk(self, pair: Pair) -> None:
-        """Write all sequences to disk, if a disk cache was given, at the end of a process; OSError if that fails."""
+        """Write all sequences to the disk cache, if there is one, before the process ends; OSError if writing fails."""
         if not self._disk:
             return
         for state in self._states.values():

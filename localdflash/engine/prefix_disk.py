@@ -1,7 +1,7 @@
 """Saved sequences on disk, so that a new process need not compute prefixes again.
 
 Each sequence is a safetensors file in a folder for its model: `ids`, `target`, `drafter.N`, and a digest of them. A
-damaged file is deleted and never loaded, because the engines' C code trusts the bytes. Only this user can read them.
+damaged file is deleted and never loaded, because the engines' C code trusts the bytes. The files are private (0600).
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from safetensors.numpy import save
 
 from localdflash.engine.pair import SavedSequence, already_complete
 
-# Metadata keys: present if a state is recurrent (only usable as a whole); number of leading ids prefilled in blocks.
+# Metadata keys. "whole" marks a recurrent state, which is only usable as a whole; "in_blocks": see `SavedSequence`.
 RECURRENT, IN_BLOCKS = "whole", "in_blocks"
 
 
@@ -30,7 +30,7 @@ class DiskCache:
     def __init__(self, root: Path, identity: str, budget: int) -> None:
         self.folder = root / hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
         self._root, self._budget = root, budget
-        self._known: dict[Path, SavedSequence] = {}  # with ids, without caches
+        self._known: dict[Path, SavedSequence] = {}  # sequences without their caches
         for path in root.glob("*/*"):
             if _is_abandoned(path):
                 _remove(path)
@@ -79,7 +79,7 @@ class DiskCache:
         self._evict()
 
     def _evict(self) -> None:
-        """Delete the least recently used files, those of other models included, until the rest fits the budget."""
+        """Delete the least recently used files, including files of other models, until the rest fits the budget."""
         files = []
         for path in self._root.glob("*/*.safetensors"):
             with suppress(OSError):  # another process deleted it

@@ -20,7 +20,7 @@ NOT_NUMBERS = "the model's logits are not numbers; its file may be damaged"
 
 
 class Constraint(Protocol):
-    """Restricts the next token. If it `renormalizes`, recorded probabilities are those among the allowed tokens."""
+    """Restricts the next token. If it `renormalizes`, recorded probabilities sum to 1 over the allowed tokens."""
 
     renormalizes: bool
 
@@ -88,7 +88,7 @@ class Sampler:
     ) -> None:
         self.params = params
         self.constraint = constraint
-        self.sampled_tokens: list[SampledToken] = []  # with `top_logprobs`; the reader empties it
+        self.sampled_tokens: list[SampledToken] = []  # if `top_logprobs` is set; the reader empties it
         self._top_logprobs = top_logprobs
         self._is_greedy = params.temperature == 0.0
         self._shift = LogitShift(params)

@@ -49,12 +49,12 @@ class EngineTotals:
     """Totals of an engine since it started."""
 
     stats: Stats = field(default_factory=Stats)
-    requests: int = 0  # ended, for any reason
+    requests: int = 0  # requests that ended, for any reason
     failed: int = 0
     cancelled: int = 0
     preempted: int = 0
-    prompt_tokens: int = 0  # of requests that took a step
-    reused_tokens: int = 0  # of `prompt_tokens`, those that a cache held
+    prompt_tokens: int = 0  # prompt tokens of requests that took a step
+    reused_tokens: int = 0  # part of `prompt_tokens` that a cache held
     cancel_ms: deque[float] = field(default_factory=lambda: deque(maxlen=1000))  # from cancelling to a free engine
 
     def add(self, other: "EngineTotals") -> None:
@@ -147,7 +147,7 @@ class Scheduler:
             self._changed.notify()
 
     def close(self, error: BaseException | None = None) -> None:
-        """Accept no more jobs and end those queued, with `error` if given; `run` returns after the current step."""
+        """Accept no more jobs and end queued jobs, with `error` if given; `run` returns after the current step."""
         with self._changed:
             self._closed = True
             queued = [*self._urgent, *self._not_urgent]
@@ -229,7 +229,7 @@ class Scheduler:
             totals.cancelled += request.finish_reason == "cancelled"
             if request.stats.steps:
                 totals.prompt_tokens += len(request.ids)
-                totals.reused_tokens += max(len(request.ids) - 1 - request.computed_tokens, 0)  # the last: never cached
+                totals.reused_tokens += max(len(request.ids) - 1 - request.computed_tokens, 0)  # last: not cached
         job.on_end(error)
 
     def _jobs(self) -> list[EngineJob]:

@@ -52,7 +52,7 @@ class Stats:
 
     @property
     def tau(self) -> float:
-        """Tokens per verify step (τ), bonus included."""
+        """Tokens per verify step (τ), including the token that the target adds after the accepted draft."""
         return self.tokens / self.steps if self.steps else 0.0
 
     @property

@@ -98,6 +98,6 @@ def _on_llamacpp(files: LocalPair, options: Options, reasons: list[str]) -> tupl
 
 
 def _with_notice(running: Running, engine: str, reasons: list[str]) -> Running:
-    """Add the notice that names the engine and the reasons against the others, if there are any."""
+    """Add a notice that names the engine and the reasons against other engines, if there are any."""
     notice = f"{engine} runs this pair; {'; '.join(reasons)}" if reasons else ""
     return replace(running, notices=[notice, *running.notices])

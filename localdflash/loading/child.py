@@ -1,6 +1,6 @@
 """Run a program that may crash or hang in a child process, with a time limit and progress reports.
 
-The child writes lines of JSON to stdout, the last one with `kind`, and exits when its parent does.
+The child writes lines of JSON to stdout; the last line has the key `kind`. The child exits when its parent does.
 """
 
 import json
@@ -102,7 +102,7 @@ def begin() -> tuple[Options, Callable[..., None]]:
 
 
 def _exit_with_parent() -> None:
-    """Exit when stdin is closed, whose other end only the parent holds."""
+    """Exit when stdin is closed; only the parent holds its other end."""
     with suppress(OSError):
         while os.read(0, MAX_STDERR_BYTES):
             pass

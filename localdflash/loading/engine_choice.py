@@ -65,7 +65,7 @@ class TimingCase:
         return sum(map(size_of, self._files()))
 
     def _files(self) -> list[Path]:
-        return [path for path in (self.target, self.drafter) if path and path.exists()]  # a planned pair may lack one
+        return [path for path in (self.target, self.drafter) if path and path.exists()]  # absent: only planned
 
 
 def likely_engine(case: TimingCase) -> HostChoice:

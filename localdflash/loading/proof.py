@@ -35,12 +35,12 @@ from localdflash.models.weights.split import size_of
 Watch = Callable[[str], None]
 State = Literal["begun", "sound", "unsound", "undecided"]  # undecided: the check could not run
 
-METHOD_VERSION = 2  # of the check; verdicts of other versions do not count
+METHOD_VERSION = 2  # version of the check; verdicts of other versions do not count
 KERNEL_OPTIONS = ("drafter", "draft", "kv", "drafter_bits", "native_fp4")
-MAX_FILE_BYTES = 1 << 14  # of a verdict
-TIMEOUT_SECONDS = 300.0  # between two reports: one kernel to compile, or one reference on the CPU
+MAX_FILE_BYTES = 1 << 14  # maximum size of a verdict's file
+TIMEOUT_SECONDS = 300.0  # longest time between two reports: one kernel to compile, or one reference on the CPU
 BYTES_PER_SECOND = 10_000_000  # added to the timeout for slow disks
-MAX_CONTEXT = 9216  # tokens, for the checks: beyond 2,048 and 8,192, where attention runs another kernel
+MAX_CONTEXT = 9216  # tokens for the checks; above 2,048 and 8,192, attention runs other kernels
 MAX_REASON_CHARS = 1000
 SOUND = "sound"
 PROGRAM = "from localdflash.loading.proof import main; main()"
@@ -53,7 +53,7 @@ EXTERNAL_SIGNALS = frozenset({"SIGINT", "SIGTERM", "SIGHUP"})  # sent by users a
 class Verdict:
     """Result of a check. `operation` failed, or was begun last; `reason` is one line.
 
-    `choices` are the fallbacks that the engine has to run with; each line of `degraded` is a reason or cost of these.
+    `choices` are the fallbacks that the engine must run with; each line of `degraded` is a reason or cost of a choice.
     """
 
     state: State
@@ -181,7 +181,7 @@ def is_first_check(options: Options) -> bool:
         return False
     try:
         device.require_installed()
-    except NoDevice:  # the usual way reports it
+    except NoDevice:  # loading reports it
         return False
     return not any(_folder().glob("*.json"))
 
@@ -198,7 +198,7 @@ def find_unchecked_subject(files: LocalPair, options: Options) -> Subject | None
 
 
 def check_first(options: Options) -> None:
-    """Check the engine with the pair of the options before that pair is loaded, if `auto` needs that."""
+    """Check the engine with the pair of the options before the pair is loaded, if `auto` needs the check."""
     files = local_files(load_registry().resolve(options.pair, options.drafter or None))
     if subject := find_unchecked_subject(files, options):
         check(subject, files, options)

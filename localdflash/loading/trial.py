@@ -22,14 +22,14 @@ from localdflash.models.registry.registry import is_known
 from localdflash.models.weights.gguf import read_header
 from localdflash.models.weights.split import files_of, size_of
 
-METHOD_VERSION = 1  # of the trial; verdicts of other versions do not count
+METHOD_VERSION = 1  # version of the trial; verdicts of other versions do not count
 TIMEOUT_SECONDS = 60.0
-COMPILE_SECONDS = 600.0  # added where there is a GPU to compile kernels for
+COMPILE_SECONDS = 600.0  # added to the timeout if there is a GPU to compile kernels for
 BYTES_PER_SECOND = 10_000_000  # added to the timeout for slow disks and first measurements
 MAX_VERDICT_BYTES = 4096
 PROGRAM = "from localdflash.loading.trial_child import main; main()"
 FAULTS = frozenset({"SIGABRT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"})
-REMEDY = "download or convert it again (`touch` has it tried again)"
+REMEDY = "download or convert it again (or `touch` it to try again)"
 
 
 def try_first(files: LocalPair, options: Options) -> None:

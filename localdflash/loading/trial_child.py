@@ -8,7 +8,7 @@ from localdflash.loading.load_pair import LoadedPair
 GENERATED_TOKENS = 4
 PROMPT = "def add(a, b):\n    return a + b\n\n\ndef mul(a, b):\n    return"
 _UP_TO_3_BYTES = (*range(1, 0xC0), *range(0xC0, 0x800, 0x40), 0x800, *range(0x1000, 0x10000, 0x1000))
-EVERY_BYTE = "".join(map(chr, (*_UP_TO_3_BYTES, 0x10000, *range(0x40000, 0x110000, 0x40000))))  # of UTF-8
+ALL_UTF8_BYTES = "".join(map(chr, (*_UP_TO_3_BYTES, 0x10000, *range(0x40000, 0x110000, 0x40000))))
 
 
 def main() -> None:
@@ -17,7 +17,7 @@ def main() -> None:
     try:
         with LoadedPair(options, tried=True) as loaded:
             tokenizer = loaded.tokenizer
-            tokenizer.encode(EVERY_BYTE)
+            tokenizer.encode(ALL_UTF8_BYTES)
             for token in range(tokenizer.vocab_size):
                 tokenizer.piece(token)
             ids = tokenizer.encode(PROMPT)[: max(loaded.context // 2, 1)]

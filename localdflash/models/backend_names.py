@@ -1,4 +1,4 @@
-"""Names of backends and row modes in settings and options. Imports nothing heavy: every start reads it."""
+"""Names of backends and row modes in settings and options. Every start imports this module, so it stays small."""
 
 from typing import Literal, get_args
 
@@ -9,5 +9,5 @@ RowsMode = Literal["auto", "exact", "fast"]
 RUNNERS: tuple[Runner, ...] = get_args(Runner)
 ROWS_MODES: tuple[RowsMode, ...] = get_args(RowsMode)
 BACKENDS: tuple[Backend, ...] = ("auto", *RUNNERS)
-CHECKING_GPU = "checking"  # status of the CUDA engine with a pair that another backend runs until then
+CHECKING_GPU = "checking"  # status of the CUDA engine while it is checked and another backend runs the pair
 PLANNED: tuple[Backend, ...] = tuple(name for name in BACKENDS if name != "torch")  # backends that plan memory

@@ -59,9 +59,9 @@ class ModelConfig:
     context: Annotated[int, Meta(ge=0, le=100_000_000)] = 0  # tokens
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
     device: Text = "auto"  # auto, cpu, gpu (the best one), or a GPU's number, name or UUID
-    gpu_layers: Annotated[int, Meta(ge=-1, le=100_000)] = -1  # of the target on that GPU; -1: as many as fit
+    gpu_layers: Annotated[int, Meta(ge=-1, le=100_000)] = -1  # target layers on that GPU; -1: as many as fit
     rows: RowsMode = "auto"  # batch widths of llama.cpp; auto: exact if cheap
-    drafter_bits: DrafterBits = 8  # of a drafter on our engines
+    drafter_bits: DrafterBits = 8  # bits per weight of a drafter on our engines
     kv: KVFormat = "auto"  # type of our own engines' KV cache
 
 
@@ -83,12 +83,12 @@ class CompletionConfig(PairConfig):
 class ServerConfig:
     """Remote server, and options of the daemon."""
 
-    url: _Url = ""  # of an OpenAI-compatible server that replaces the daemon
-    key_file: Annotated[str, pattern(f"(?:{_ABSOLUTE})?", "an absolute path")] = ""  # with the bearer key for `url`
+    url: _Url = ""  # OpenAI-compatible server that replaces the daemon
+    key_file: Annotated[str, pattern(f"(?:{_ABSOLUTE})?", "an absolute path")] = ""  # holds the bearer key for `url`
     port: Annotated[int, Meta(ge=0, le=65535)] = 0  # TCP port of the daemon; 0: none
-    idle_minutes: Annotated[float, Meta(ge=0, le=1_000_000)] = 15.0  # without a request until an automatic daemon exits
-    cache_mb: _Count | None = None  # of each pair's prefix cache; None: by free memory
-    disk_cache_mb: _Count = 0  # of the prefix cache on disk; 0: none
+    idle_minutes: Annotated[float, Meta(ge=0, le=1_000_000)] = 15.0  # idle time until an automatic daemon exits
+    cache_mb: _Count | None = None  # size of each pair's prefix cache; None: by free memory
+    disk_cache_mb: _Count = 0  # size of the prefix cache on disk; 0: none
     queue: Annotated[int, Meta(ge=1, le=10_000)] = 64  # maximum number of waiting requests
 
     @property

@@ -24,13 +24,13 @@ class Options:
     threads: int = 0
     context: int = 0
     draft: bool = True
-    drafter_bits: int = 8  # 8 or 4, of drafters on our engines: CPU floats and Q8_0, CUDA safetensors
+    drafter_bits: int = 8  # 8 or 4 bits for drafters on our engines (CPU: floats and Q8_0; CUDA: safetensors)
     native_fp4: bool = False  # multiply in FP4 on Blackwell RTX; changes the text
     device: str = "auto"  # "cpu", "gpu" (the best one), or a GPU as CUDA or llama.cpp call it; auto: see `loading`
     gpu_layers: int = -1  # layers of llama.cpp's target on that GPU, including the head; -1: as many as fit
     rows: RowsMode = "auto"  # batch widths of llama.cpp: "exact" at any cost, "fast" without a guarantee
     drafter: str = ""  # path or hf: name of the drafter that replaces the pair's drafter
-    kv: str = "auto"  # KV cache type of our engines: f16, int8, CUDA also fp8; auto: on the CPU by the registry entry
+    kv: str = "auto"  # KV cache type of our engines: f16, int8, CUDA also fp8; auto: f16, on the CPU the entry's
     cuda_ops: str = ""  # forms of the CUDA engine's operations; see `backends.cuda.choices`
     can_evict: bool = field(default=False, compare=False)  # raise OutOfMemory instead of reducing drafter or context
     progress: Progress | None = None

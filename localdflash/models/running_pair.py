@@ -21,7 +21,7 @@ class Running:
 
     pair: Pair
     context: int  # tokens
-    device: str  # "cpu" or "cuda"
+    device: str  # "cpu", "cuda", or a GPU's name in llama.cpp, such as "Vulkan0"
     vocab_size: int
     identity: tuple[object, ...]
     measured: Callable[[], Parts]

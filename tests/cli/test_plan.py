@@ -29,7 +29,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch, without_cpu_engine: str) -> None:
 def set_free_memory(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=count, total=32 * GB))
     monkeypatch.setattr(free, "CGROUP", Path("/nowhere"))
-    monkeypatch.setattr(free, "mapped", lambda: 0)
+    monkeypatch.setattr(free, "mapped_bytes", lambda: 0)
 
 
 def run_plan(run: Command, *arguments: object) -> Any:

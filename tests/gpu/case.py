@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from localdflash.backends.cuda.proof.calls import Arguments, copy_arguments, tensors
+from localdflash.backends.cuda.proof.calls import Arguments, copy_arguments, writable_tensors
 
 REAL = os.environ.get("LOCALDFLASH_GPU_TESTS") == "1"
 CPU = torch.device("cpu")
@@ -55,7 +55,7 @@ class Case:
 
     def results(self, arguments: Arguments) -> dict[str, Tensor]:
         """Return the outputs of a call by name; tensors of a dataclass separately."""
-        written = tensors({name: arguments[name] for name in self.outputs})
+        written = writable_tensors({name: arguments[name] for name in self.outputs})
         return {name: tensor.cpu() for name, tensor in written.items()}
 
 

@@ -19,7 +19,7 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.pair import Pair
 from localdflash.loading.backends import load_on
-from localdflash.loading.trial_child import EVERY_BYTE
+from localdflash.loading.trial_child import ALL_UTF8_BYTES
 from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.text.tokenizer import Tokenizer
@@ -42,7 +42,7 @@ def run(backend: str, target: Path, drafter: Path | None) -> None:
     if backend == "llama.cpp":
         placing.plan_placement(target, drafter, Options(device="cpu"))
         vocabulary = Tokenizer.load(target)
-        vocabulary.encode(EVERY_BYTE)
+        vocabulary.encode(ALL_UTF8_BYTES)
         vocabulary.spell(range(vocabulary.vocab_size))
     running = load_on(backend, files, options)  # type: ignore[arg-type]
     write(running.pair)

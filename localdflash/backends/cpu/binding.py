@@ -39,7 +39,7 @@ def open_drafter(path: Path, progress: Progress | None = None, bits: int = 8) ->
 
 
 def bind_matrix(packed: PackedMatrix | None) -> MatrixStruct:
-    """Return the struct of a matrix, or an empty struct for None. With experts it points to the first expert's."""
+    """Return the struct of a matrix (of the first expert, if there are experts), or an empty struct for None."""
     if (p := packed) is None:
         return MatrixStruct()
     return MatrixStruct(p.kind, p.n, p.k, address(p.codes), address(p.scales), address(p.supers))
@@ -47,10 +47,10 @@ def bind_matrix(packed: PackedMatrix | None) -> MatrixStruct:
 
 def bind_layers(
     layers: Sequence[Layer],
-    cache: KVCache,  # of the attention layers, in their order
+    cache: KVCache,  # has only the attention layers, in order
     causal: Sequence[bool],
-    windows: Sequence[int],  # 0: none
-    nets: Sequence[DeltaNetStruct] = (),  # of the delta-net layers, in their order
+    windows: Sequence[int],  # 0: no window
+    nets: Sequence[DeltaNetStruct] = (),  # one per delta-net layer, in order
 ) -> Any:
     """Return an array of one struct per layer; it points into the arguments, which the caller must keep alive."""
     structs, net_index = (LayerStruct * len(layers))(), 0

@@ -1,4 +1,4 @@
-"""DFlash, DSpark and DFlash 2 drafters on the CPU engine: one forward pass drafts a block of tokens, its slots.
+"""DFlash, DSpark and DFlash 2 drafters on the CPU engine: one forward pass drafts a block of tokens (slots).
 
 The target's features are injected (written to the drafter's KV cache) when a draft is requested, or earlier if they
 exceed `WAITING_BYTES`. If every layer has a window, features that no later block attends to are dropped.
@@ -21,9 +21,9 @@ from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from localdflash.engine.pair import TargetFeatures
 from localdflash.models.shapes.dflash_config import DFlashConfig
 
-WAITING_BYTES = 32 * 1024 * 1024  # of features that are not injected yet
-SPARE_FEATURES = 128  # kept beyond the window, so that up to 128 tokens can be rolled back
-MAX_RANK = 4096  # of a Markov head or a selector
+WAITING_BYTES = 32 * 1024 * 1024  # maximum size of the features that wait for injection
+SPARE_FEATURES = 128  # features kept beyond the window, so that up to 128 tokens can be rolled back
+MAX_RANK = 4096  # maximum rank of a Markov head or a selector
 FLOAT_BYTES = 4
 
 
@@ -49,7 +49,7 @@ class CpuDFlashDrafter:
             [self.config.is_causal(i) for i in range(layers)],
             [(self.config.window or 0) if slides else 0 for slides in sliding],
         )
-        self._tokens = np.array(packed.config.short, np.int32)  # token ids of the head's rows; empty: all tokens
+        self._tokens = np.array(packed.config.short, np.int32)  # token ids of the LM head's rows; empty: all tokens
         head = select_rows(target.packed.head, self._tokens) if len(self._tokens) else target.packed.head
         self.head = packed.parts.get("head") or head
         self.model = self._bind()
@@ -66,7 +66,7 @@ class CpuDFlashDrafter:
         self._pass.logits = address(self._logits) if len(self._logits) else None
         self._kept_features = count_kept_features(self.config)
         self._injected = 0  # tokens whose features were injected
-        self._uninjected: list[Floats] = []  # features of the tokens after these
+        self._uninjected: list[Floats] = []  # features of the tokens after the injected ones
 
     @property
     def scratch_bytes(self) -> int:
@@ -169,12 +169,12 @@ def count_kept_features(config: DFlashConfig) -> int:
 
 
 def logit_bytes(config: DFlashConfig) -> int:
-    """Return the size in bytes of a block's logits, 0 without a Markov head, which alone needs them."""
-    return FLOAT_BYTES * config.block_size * config.proposed if config.markov_rank else 0
+    """Return the size in bytes of a block's logits; 0 without a Markov head, because only that head reads logits."""
+    return FLOAT_BYTES * config.block_size * config.draft_vocab_size if config.markov_rank else 0
 
 
 def waiting_bytes(config: DFlashConfig, hidden: int, context: int) -> int:
-    """Return the maximum size in bytes of the features that are not injected yet; `hidden` is the target's."""
+    """Return the maximum size in bytes of the features that wait for injection, from a target of width `hidden`."""
     size, kept = len(config.taps) * hidden * FLOAT_BYTES, count_kept_features(config)
     count = min(WAITING_BYTES // size, context)
     return size * (min(count, 2 * kept) if kept else count)

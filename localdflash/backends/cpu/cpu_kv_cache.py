@@ -18,7 +18,7 @@ KV_FORMATS = ("f16", "int8")
 
 @dataclass(frozen=True)
 class ArrayLayout:
-    """Layout of one head's array: rows of shape `row`; if a row holds several positions, they are its second axis."""
+    """Layout of one head's array: rows of shape `row`, whose second axis is the position if a row holds several."""
 
     dtype: Any
     positions_per_row: int
@@ -42,7 +42,7 @@ def cache_layouts(head_dim: int, kv: str) -> Sequence[ArrayLayout]:
 
 
 def choose_kv_format(kv: str, pair_kv: str | None) -> str:
-    """Return the KV cache's format: `kv`, for "auto" the pair's; "f16" if the CPU engine lacks that format."""
+    """Return `kv`, or the pair's KV format if `kv` is "auto"; "f16" if the CPU engine lacks that format."""
     kv_format = pair_kv if kv == "auto" else kv
     return kv_format if kv_format in KV_FORMATS else "f16"
 

@@ -213,7 +213,7 @@ class Library:
         return int(self._dll.ldf_workspace_bytes(ctypes.byref(model), threads))
 
     def new_pool(self, threads: int, cpus: list[int]) -> int:
-        """Return the handle of a new pool of `threads` threads, the caller included; the others run on these CPUs."""
+        """Return the handle of a pool of `threads` threads: the caller, and new threads that run on `cpus`."""
         cpu_ids = np.array(cpus, np.int32)
         handle = self._dll.ldf_pool_new(threads, address(cpu_ids), len(cpus))
         if not handle:
@@ -225,8 +225,8 @@ class Library:
         self._dll.ldf_pool_delete(handle)
 
     def guard(self, file: Path, buffer: mmap.mmap) -> None:
-        """From now on, end the process with a message if `buffer` is read after its file became shorter."""
-        line = f"localdflash: {file}: became shorter while it was in use; restart, and it is packed again\n"
+        """Make the process end with a message if `buffer` is read after its file became shorter."""
+        line = f"localdflash: {file}: became shorter while it was in use; restart to pack it again\n"
         begin = address(np.frombuffer(buffer, np.uint8))
         self._dll.ldf_guard(begin, len(buffer), os.fsencode(line), ModelError.exit_code)
         weakref.finalize(buffer, self._dll.ldf_unguard, begin).atexit = False

@@ -32,7 +32,7 @@ from localdflash.models.weights.gguf import read_header
 class CpuSizes:
     """See `MemorySizes`. ModelError if the CPU engine cannot run the pair, NoDevice if the engine was not built.
 
-    Only headers are read, of a safetensors drafter only its config.json, so the files may lack their weights.
+    Only headers (of a safetensors drafter, only its config.json) are read, so the files may lack their weights.
     """
 
     def __init__(

@@ -73,7 +73,7 @@ class DeltaStates:
         return checkpoint_length
 
     def assume(self, length: int) -> None:
-        """Declare, without changing the states, that they are those after `length` tokens."""
+        """Treat the unchanged states as the states after `length` tokens."""
         self.progress.base, self.progress.rows = length, 0
 
     @property

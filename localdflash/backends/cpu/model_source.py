@@ -44,13 +44,13 @@ EXPERT_FIELDS = {"ffn_gate_inp": "router", "ffn_gate_exps": "gate", "ffn_up_exps
 MIXTURE_FIELDS = {k: v for k, v in LAYER_FIELDS.items() if v not in EXPERT_FIELDS.values()} | EXPERT_FIELDS
 POST_NORMED = ("gpt-oss", "qwen35", "qwen35moe")  # architectures that call the MLP's norm post_attention_norm
 BIASED = ("query", "key", "value", "output", "router", "gate", "up", "down")  # matrices that may have a bias
-SHARED_FIELDS = {  # of the expert that every token uses
+SHARED_FIELDS = {  # tensors of the expert that every token uses
     "ffn_gate_inp_shexp": "shared_router",
     "ffn_gate_shexp": "shared_gate",
     "ffn_up_shexp": "shared_up",
     "ffn_down_shexp": "shared_down",
 }
-DELTA_FIELDS = {  # of a delta-net layer, instead of `ATTENTION_PARTS`
+DELTA_FIELDS = {  # tensors that a delta-net layer has instead of `ATTENTION_PARTS`
     "attn_qkv.weight": "mixed",
     "attn_gate.weight": "mixed_gate",
     "ssm_alpha.weight": "alpha",
@@ -62,7 +62,7 @@ DELTA_FIELDS = {  # of a delta-net layer, instead of `ATTENTION_PARTS`
     "ssm_out.weight": "output",
 }
 ATTENTION_PARTS = frozenset({"query", "key", "value", "output", "query_norm", "key_norm"})
-DRAFTER_FIELDS = {  # of a `dflash` GGUF
+DRAFTER_FIELDS = {  # tensors of a `dflash` GGUF, outside the layers
     "fc.weight": "fuse",
     "enc.output_norm.weight": "fuse_norm",
     "output_norm.weight": "norm",
@@ -76,7 +76,7 @@ DRAFTER_FIELDS = {  # of a `dflash` GGUF
     "selector_successor.weight": "successor",
     "selector_hidden.weight": "selector",
 }
-CONVOLUTION_FIELDS = {  # of a layer of a DFlash 2 drafter
+CONVOLUTION_FIELDS = {  # tensors of a layer of a DFlash 2 drafter
     "attn_conv_proj.weight": "attention_changes",
     "attn_conv_base": "attention_base",
     "ffn_conv_proj.weight": "mlp_changes",
@@ -115,7 +115,7 @@ class CheckedFile(Generic[Config]):
     path: Path
     config: Config
     parts: tuple[FileTensor, ...]
-    data_offset: int  # of the tensor data in the file
+    data_offset: int  # where the tensor data begins in the file
 
 
 class RowChunk(NamedTuple):
@@ -309,9 +309,9 @@ def list_drafter_shapes(config: DFlashConfig) -> dict[str, Shape]:
     if c.own_embedding:
         shapes["embedding"] = (vocabulary, hidden)
     if c.own_head:
-        shapes["head"] = (c.proposed, hidden)
+        shapes["head"] = (c.draft_vocab_size, hidden)
     if c.markov_rank:
-        shapes |= {"markov_w1": (vocabulary, c.markov_rank), "markov_w2": (c.proposed, c.markov_rank)}
+        shapes |= {"markov_w1": (vocabulary, c.markov_rank), "markov_w2": (c.draft_vocab_size, c.markov_rank)}
     if c.judges:
         shapes |= {"confidence": (1, hidden + c.markov_rank), "confidence_bias": (1,)}
     if c.selector_rank:

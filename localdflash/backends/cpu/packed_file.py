@@ -1,10 +1,10 @@
 """Packed files: a model's packed weights, written once to the cache folder and mapped into memory from then on.
 
 A packed file is an image and a seal. The image is a prefix (magic, version, length and digest of the header), the
-header as JSON, and each entry's arrays, aligned to 64 bytes. Array offsets are computed from the header, so none can
-point outside the image. The seal holds the image's SHA-256, which is verified if the seal's inode or modification time
-differ from the file's. A damaged file, or one older than its source (the model file), is packed again. If the file
-cannot be written, the packed weights stay in memory.
+header as JSON, and each entry's arrays, aligned to 64 bytes. Array offsets are computed from the header, so no array
+can lie outside the image. The seal holds the image's SHA-256, which is verified if the seal's inode or modification
+time differ from the file's. If a packed file is damaged, or older than its source (the model file), the source is
+packed again. If the file cannot be written, the packed weights stay in memory.
 """
 
 import errno
@@ -42,7 +42,7 @@ MAGIC, VERSION = b"LDFPACK\n", 2
 PREFIX = struct.Struct("<8sIQ16s")  # magic, version, length and digest of the header
 SEAL = struct.Struct("<QQ32s")  # inode, modification time in nanoseconds, SHA-256
 ALIGNMENT, SUFFIX = 64, ".packed"
-NANOSECONDS = 1_000_000_000  # of a second
+NANOSECONDS = 1_000_000_000  # per second
 CHUNK_BYTES = 1 << 20
 SPARE_BYTES = 1 << 28  # disk space that packing leaves free
 
@@ -61,8 +61,8 @@ class SourceStamp(msgspec.Struct, frozen=True):
     path: bytes  # absolute, links resolved
     size: int
     mtime_ns: int
-    header_bytes: int  # before the tensor data
-    digest: str  # of the header; of the other parts' names, sizes, times and headers; of a drafter's config.json
+    header_bytes: int  # bytes before the tensor data
+    digest: str  # covers the header; other parts' names, sizes, times and headers; a drafter's config.json
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class ImageEntry:
 
     name: str
     matrix: MatrixShape | None
-    shape: tuple[int, ...] = ()  # of the float32 array
+    shape: tuple[int, ...] = ()  # shape of the float32 array
 
     @property
     def arrays(self) -> tuple[ArraySpec, ...]:
@@ -321,7 +321,7 @@ def _map_file(path: Path) -> mmap.mmap | None:
 
 
 def read_header(start: bytes | mmap.mmap) -> ImageHeader | None:
-    """Read the header of an image that begins with `start`; None if it is damaged, no image, or of another version."""
+    """Read the header of an image that begins with `start`; None if the image is damaged or of another version."""
     if len(start) < PREFIX.size:
         return None
     magic, version, length, digest = PREFIX.unpack_from(start)
@@ -339,7 +339,7 @@ def _header_digest(text: bytes) -> bytes:
 
 
 def is_intact(path: Path) -> bool:
-    """Return whether a file matches its seal; if inode or time differ, read all of it and renew the seal."""
+    """Return whether a file matches its seal; if inode or time differ, hash the whole file and renew the seal."""
     try:
         with path.open("rb", buffering=0) as stream:
             status = os.fstat(stream.fileno())

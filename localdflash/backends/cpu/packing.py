@@ -121,7 +121,7 @@ class PackedMatrix:
     k: int
     experts: int
     codes: Bytes
-    scales: NDArray[Any]  # of groups
+    scales: NDArray[Any]  # by group
     supers: NDArray[np.float16] | None = None  # minimums of Q4_1 and Q5_1, else super-scales: d, or d and dmin
 
     @property
@@ -177,7 +177,7 @@ def _q4_1(blocks: Bytes) -> Unpacked:
 
 
 def _fifth_bits(blocks: Bytes, start: int) -> Words:
-    """Return eight words per block, whose bytes have bit 4 of the codes: bit i of the four bytes is of weight i."""
+    """Return eight words per block with bit 4 of the codes; bit i of the block's four bytes belongs to weight i."""
     bits = _words(blocks[..., start : start + 4]) >> np.arange(0, 32, 4, dtype=np.uint32)
     return ((bits & np.uint32(15)) * SPREAD & LOW_1) << np.uint32(4)
 
@@ -295,7 +295,7 @@ def pack_rows(blocks: Bytes, ggml_type: GGMLType, to_q4_0: bool = False) -> tupl
         ggml_type == GGMLType.MXFP4 and (scales[0] == MXFP4_NAN_EXPONENT).any()
     ):
         raise ModelError("a scale is not finite")
-    planes = _planes(codes, LAYOUTS[KINDS[ggml_type]].planes)
+    planes = _split_planes(codes, LAYOUTS[KINDS[ggml_type]].planes)
     by_channel = [np.ascontiguousarray(np.moveaxis(array, 1, -1)) for array in (planes, *scales)]
     return by_channel[0].view(np.uint8).reshape(len(planes), planes.shape[2], -1), *by_channel[1:]
 
@@ -338,10 +338,10 @@ FLOAT_READERS: dict[GGMLType, Callable[[Bytes], Floats]] = {
 }
 ROUNDABLE_TO_Q4_0 = FLOAT_READERS | {GGMLType.Q8_0: _read_q8_0}
 KINDS = {ggml_type: Kind[ggml_type.name] for ggml_type in UNPACKERS} | dict.fromkeys(FLOAT_READERS, Kind.Q8_0)
-KINDS_4_BIT = KINDS | dict.fromkeys(ROUNDABLE_TO_Q4_0, Kind.Q4_0)  # of a 4-bit drafter
+KINDS_4_BIT = KINDS | dict.fromkeys(ROUNDABLE_TO_Q4_0, Kind.Q4_0)  # for a 4-bit drafter
 
 
-def _planes(codes: Words, bits: tuple[int, ...]) -> Words:
+def _split_planes(codes: Words, bits: tuple[int, ...]) -> Words:
     """Cut codes [..., 8 quads], one per byte, into planes of `bits` bits, lowest first: [..., sum(bits) words]."""
     planes, below = [], 0
     for size in bits:
@@ -355,7 +355,7 @@ def _planes(codes: Words, bits: tuple[int, ...]) -> Words:
 
 
 def select_rows(head: PackedMatrix, ids: NDArray[np.int32]) -> PackedMatrix:
-    """Copy rows `ids` of a packed matrix, for a short vocabulary; copies of the last row pad the last panel."""
+    """Copy rows `ids` of an LM head, for a reduced vocabulary; copies of the last row pad the last panel."""
     padded = np.pad(ids, (0, -len(ids) % PANEL), mode="edge")
     arrays = [array for array in (head.codes.view(np.uint32), head.scales, head.supers) if array is not None]
     codes, *scales = (_select_channels(array, padded) for array in arrays)

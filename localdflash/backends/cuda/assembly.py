@@ -19,11 +19,11 @@ from localdflash.backends.cuda.stepper import SLACK, StepMode, Stepper
 from localdflash.backends.cuda.weights import (
     DrafterWeights,
     GGUFSource,
-    Heads,
     LayerWeights,
     Markov,
     Mixture,
     ModuleSource,
+    QkvProjection,
     Selector,
     TargetWeights,
     TensorSource,
@@ -53,8 +53,8 @@ def load_pair(
 ) -> CudaPair:
     """Load a pair from a GGUF target; raise ModelError, UsageError, OutOfMemory or DeviceError.
 
-    Context 0 is the trained context, limited to `MAX_CONTEXT`. `options.cuda_ops` replaces single operations of `ops`
-    by simpler forms (see `Choices`). With `REFERENCES` on a CPU, activations and KV cache are float32.
+    `options.context` 0 means the trained context, at most `MAX_CONTEXT`. `options.cuda_ops` replaces single operations
+    of `ops` by simpler forms (see `Choices`). With `REFERENCES` on a CPU, activations and KV cache are float32.
     """
     on_gpu = device.type == "cuda"
     if options.native_fp4 and on_gpu and not has_native_fp4(torch.cuda.get_device_capability(device)):
@@ -137,28 +137,28 @@ def new_shared_buffers(
     device: torch.device,
     plans: Sequence[SplitPlan] = (),
 ) -> SharedBuffers:
-    """Return buffers for every launch of a pair; `plans` are those of further GEMMs."""
+    """Return scratch buffers large enough for every launch of a pair, and for further GEMMs with these `plans`."""
     plans = [*plans, *_plans(target.layers, target.config, device)]
     shapes = [target.config]
-    heads = [target.head]
+    lm_heads = [target.head]
     if drafter:
         c = drafter.config.decoder
         plans += [*_plans(drafter.layers, c, device), _plan(drafter.fuse, device)]
-        plans += [_head_plan(heads, c.head_dim, device) for heads in drafter.context]
+        plans += [_head_plan(projection, c.head_dim, device) for projection in drafter.context]
         shapes.append(c)
-        heads.append(drafter.head)
+        lm_heads.append(drafter.head)
         if isinstance(drafter.chooser, Markov):
-            heads.append(drafter.chooser.bias)
+            lm_heads.append(drafter.chooser.bias)
         if isinstance(drafter.chooser, Selector):
             plans.append(_plan(drafter.chooser.projection, device))
     most_heads, head_dim = max(c.num_attention_heads for c in shapes), max(c.head_dim for c in shapes)
     scratch = attention.Scratch(device, most_heads, head_dim, chunks(context + SLACK - ROWS, context + SLACK))
-    return SharedBuffers(SplitWorkspace(device, plans), scratch, head.HeadScratch(device, heads))
+    return SharedBuffers(SplitWorkspace(device, plans), scratch, head.HeadScratch(device, lm_heads))
 
 
 def _plans(layers: tuple[LayerWeights, ...], config: DecoderConfig, device: torch.device) -> Iterator[SplitPlan]:
     for layer in layers:
-        yield from (_head_plan(heads, config.head_dim, device) for heads in layer.qkv)
+        yield from (_head_plan(projection, config.head_dim, device) for projection in layer.qkv)
         yield from (_plan(each.projection, device) for each in (layer.attention_conv, layer.mlp_conv) if each)
         yield _plan(layer.output, device)
         if isinstance(layer.mlp, Mixture):
@@ -171,8 +171,8 @@ def _plan(planes: Planes, device: torch.device) -> SplitPlan:
     return matmul.plan(planes.n, planes.padded_k, device)
 
 
-def _head_plan(heads: Heads, head_dim: int, device: torch.device) -> SplitPlan:
-    return matmul.plan(heads.planes.n, heads.planes.padded_k, device, BN=head_dim)
+def _head_plan(projection: QkvProjection, head_dim: int, device: torch.device) -> SplitPlan:
+    return matmul.plan(projection.planes.n, projection.planes.padded_k, device, BN=head_dim)
 
 
 def measure(stepper: Stepper, runner: Runner, modes: Sequence[StepMode]) -> dict[StepMode, float]:

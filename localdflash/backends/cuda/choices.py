@@ -1,7 +1,7 @@
 """Forms in which the operations of the CUDA engine run, and the fallback after a failed check.
 
 An operation runs as its kernel, as the kernel's simplest launch, or as the torch reference. Steps are replayed as CUDA
-graphs unless the switch `graph` is off, prompts are read in blocks unless `blocks` is. This module imports no torch.
+graphs unless the switch `graph` is off. Prompts are read in blocks unless `blocks` is off. Imports no torch.
 """
 
 from collections.abc import Mapping
@@ -58,7 +58,7 @@ class Choices:
     def fallback(self, failed_check: str) -> "Choices | None":
         """Return the choices to try after a check such as "attention of layer 3" failed; None if none is left."""
         name = failed_check.removeprefix("loading, ").partition(" ")[0]
-        if name in BLOCK_OPERATIONS or "block" in failed_check:  # tiles are faster than blocks of references
+        if name in BLOCK_OPERATIONS or "block" in failed_check:  # blocks with torch references would be slow
             return self._without("blocks") or self._simplest()
         if name in OPERATIONS:
             return self._lower(name)

@@ -10,7 +10,7 @@ from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import GGUFHeader
 
-# Bits per weight in planes (kernels/cuda/planes.py) with scales and minimums, and R: k is padded to a multiple of 4 R.
+# Bits per weight in `Planes` (separate arrays of codes and scales), and R: k is padded to a multiple of 4 R.
 PLANES = {
     GGMLType.Q4_0: (4.5, 32),
     GGMLType.Q4_1: (5.0, 32),

@@ -1,8 +1,8 @@
-"""CudaPair: a `Pair` whose steps run on the device, read one step late.
+"""CudaPair: a `Pair` whose steps run on the device.
 
-While the host reads a step, the next one runs. Steps past the end of a request are discarded by resetting the device to
-the host's `ids`. A request that needs logits on the host (grammar, log probabilities, bias, presence penalty) runs one
-step at a time: the host replaces the device's choice by its own before the next step.
+While the host reads the result of a step, the next step runs. Steps past the end of a request are discarded by
+resetting the device to the host's `ids`. A request that needs logits on the host (grammar, log probabilities, bias,
+presence penalty) runs one step at a time: the host replaces the device's tokens by its own before the next step.
 """
 
 import secrets
@@ -58,7 +58,7 @@ class StepModes:
         self._saved = 0.0  # milliseconds that may be lost in modes that look slower
 
     def choose(self) -> StepMode:
-        """Return the mode with the most expected tokens per millisecond, or sometimes another one, to measure it."""
+        """Return the mode with the most expected tokens per millisecond, or sometimes a slower mode, to measure it."""
         best = max(self.records, key=lambda mode: self.records[mode].rate)
         for mode, record in self.records.items():
             loss = record.ms - record.tokens / self.records[best].rate  # milliseconds lost against the best mode
@@ -76,7 +76,7 @@ class StepModes:
 
 
 INT32_MAX = 2**31 - 1
-DRAFTERS = ("none", "lookup", "dflash")  # by the number that a step's record holds
+DRAFTERS = ("none", "lookup", "dflash")  # names by the number in a step's record
 SYNC_TOKENS = 8 * ROWS  # prompt tokens after which the host waits for the device, and so notices a cancellation
 MAX_STEPS_IN_FLIGHT = 2  # including the step that the host waits for
 UNMODIFIED_LOGITS = (0.0, 1.0, 0.0, 1.0), (0, 0, 0, 0)  # sampling parameters that leave the logits unmodified
@@ -165,7 +165,7 @@ class CudaPair:
         return self._computed - reused
 
     def _count_reusable(self, common: int, blocks: Sequence[int]) -> int:
-        """Return how many of the first `common` cached tokens have the bits that a prompt in these blocks has."""
+        """Return how many of the first `common` cached tokens are bit-identical to a prefill in these blocks."""
         if self._in_blocks == sum(blocks) <= common:
             return common
         reusable = 0
@@ -256,7 +256,7 @@ class CudaPair:
 
     def _finish_step(self, started: _StepInFlight, sampler: Sampler, room: int) -> Step:
         """Wait for a step and commit its tokens, cut at the first end token and at `room`."""
-        _, drafted, drafted_by, accepted, status, count, *ids = self.runner.record(started.arrival, started.number)
+        _, drafted, drafted_by, accepted, status, count, *ids = self.runner.read_record(started.arrival, started.number)
         now = time.perf_counter()
         ms, self._last_arrival = (now - self._last_arrival) * 1e3, now
         if status:
@@ -278,7 +278,7 @@ class CudaPair:
         return Step(tokens, DRAFTERS[drafted_by], drafted, min(accepted, len(tokens)), 0.0, ms)
 
     def _accept(self, drafted: int, sampler: Sampler, room: int) -> list[int]:
-        """Return the tokens that the sampler commits of the newest step, in place of the device's choice."""
+        """Sample the newest step's tokens on the host, overwrite the device's choice with them, and return them."""
         try:
             proposed, logits = self.runner.draft_and_logits(drafted)
             tokens = accept(Draft("", proposed, ()), logits, sampler, self.ids, room, self.ends)
@@ -299,7 +299,7 @@ class CudaPair:
         self._drafter_length = min(self._drafter_length, length)
         if length < self._in_blocks:
             whole = self._count_reusable(length, self._split_blocks(self._in_blocks))
-            self._in_blocks = whole + (whole < length)  # a part of a block: no fresh prompt has its bits
+            self._in_blocks = whole + (whole < length)  # + 1: no fresh prompt computes part of a block
         self._steps = 0
         fields = {CONTEXT: length, DRAFTER: self._drafter_length, STEP: 0}
         with self.runner.on_gpu():
@@ -307,7 +307,7 @@ class CudaPair:
         self._is_device_ahead = False
 
     def rollback(self, length: int) -> None:
-        """See `Pair`; the last id that is kept is the next step's input (anchor)."""
+        """See `Pair`; the last remaining id is the next step's input (anchor)."""
         if not 1 <= length <= len(self.ids):
             raise UsageError(f"cannot roll back to {length} tokens of {len(self.ids)}")
         self.ids = self.ids[:length]

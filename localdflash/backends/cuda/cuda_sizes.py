@@ -34,7 +34,7 @@ BITS = {"8 bits": 8, "4 bits": 4}  # bits per weight of a safetensors drafter, b
 
 
 def gguf_drafter_bytes(header: GGUFHeader) -> int:
-    """Return the bytes on the device of a GGUF drafter; k and v are stored twice: with q, and for all layers."""
+    """Return a GGUF drafter's bytes on the device; K and V weights are stored twice: with Q, and alone for context."""
     once = {name: info for name, info in own_tensors(header).items() if not name.startswith("conf_proj")}
     tables = sum(table_bytes(name, *once.pop(name).shape) for name in FLOAT16_TABLES if name in once)
     bases = [once.pop(name) for name in list(once) if name.endswith("_conv_base")]
@@ -44,15 +44,15 @@ def gguf_drafter_bytes(header: GGUFHeader) -> int:
 
 
 def drafter_bytes(config: DFlashConfig, bits: int) -> int:
-    """Return the bytes of a safetensors drafter, quantized to `bits`; k and v are stored twice, as in a GGUF one."""
+    """Return a safetensors drafter's bytes, quantized to `bits`; K and V weights are stored twice (see above)."""
     c = config.decoder
     h, f, d = c.hidden_size, c.intermediate_size, c.head_dim
     q, kv = c.num_attention_heads * d, c.num_key_value_heads * d
     kind = INT8 if bits == 8 else INT4
     shapes = [(q + 2 * kv, h), (2 * kv, h), (h, q), (2 * f, h), (h, f)] * c.num_hidden_layers
     shapes += [(h, len(config.taps) * h)]
-    shapes += [(c.vocab_size, h)] * config.own_embedding + [(config.proposed, h)] * config.own_head
-    shapes += [(config.proposed, config.markov_rank), (config.selector_rank, h)]
+    shapes += [(c.vocab_size, h)] * config.own_embedding + [(config.draft_vocab_size, h)] * config.own_head
+    shapes += [(config.draft_vocab_size, config.markov_rank), (config.selector_rank, h)]
     convolutions, sides = 2 * c.num_hidden_layers, 2 * config.conv_kernel
     if sides:
         shapes += [(sides * h // config.conv_group, h)] * convolutions
@@ -62,7 +62,7 @@ def drafter_bytes(config: DFlashConfig, bits: int) -> int:
 
 
 def table_bytes(name: str, tokens: int, rank: int) -> int:
-    """Return the bytes of a table in float16; DSpark's rows are padded like the planes that they multiply."""
+    """Return the bytes of a table in float16; rows of a Markov table are padded like the planes that they multiply."""
     return tokens * (padded(rank, 128) if name.startswith("markov") else rank) * 2
 
 
@@ -124,7 +124,7 @@ class CudaSizes:
             parts |= {DRAFTER: self._drafter_bytes(drafting, drafter), DRAFTER_KV: cache}
             scratch += slots * d.head_dim * 4 + _activation_bytes(d) + (TAP_SLOTS + ROWS) * width * 2
             scratch += ROWS * c.hidden_size * 6 + (ROWS * d.hidden_size * 6 if drafting.conv_kernel else 0)
-            scratch += ROWS * drafting.proposed * 4 if drafting.kind != "dflash" else 0  # logits
+            scratch += ROWS * drafting.draft_vocab_size * 4 if drafting.kind != "dflash" else 0  # logits
         return parts | {SCRATCH: scratch}
 
     def _reader_bytes(self, slots: int) -> int:

@@ -113,7 +113,7 @@ def describe_error(error: Exception) -> str:
 
 
 def driver_version() -> str:
-    """Return the NVIDIA driver's version by its management library, or "of unknown version (reason)"."""
+    """Return the NVIDIA driver's version from NVML, its management library, or "of unknown version (reason)"."""
     import pynvml  # type: ignore[import-untyped]
 
     try:

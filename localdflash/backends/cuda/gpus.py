@@ -1,4 +1,4 @@
-"""GPUs by CUDA's numbers; selection by number, name or UUID, and of the first that has room for a pair."""
+"""GPUs by CUDA's numbers; selects GPUs by number, name or UUID, and the first GPU with room for a pair."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ MIN_UUID_CHARS = 8  # shortest prefix of a UUID that selects a GPU
 
 @dataclass(frozen=True)
 class Gpu:
-    """GPU with a number that CUDA gives it."""
+    """GPU, identified by the number that CUDA gives it."""
 
     number: int
 
@@ -84,7 +84,7 @@ def all_gpus() -> list[Gpu]:
 
 
 def select_gpus(name: str) -> Sequence[Gpu]:
-    """Return the GPUs that match `name` and that the kernels run on; NoDevice lists the GPUs, or names one too old."""
+    """Return the GPUs that match `name` and run the kernels; NoDevice lists all GPUs or names one that is too old."""
     found = all_gpus()
     matching = [gpu for gpu in found if name in ANY_GPU or gpu.matches(name)]
     if not matching:

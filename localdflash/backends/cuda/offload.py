@@ -1,7 +1,7 @@
-"""Copies KV caches between the device and main memory, through pinned memory. A thread copies off the device.
+"""Copies KV caches between the device and main memory, through pinned memory. A thread does the copies to main memory.
 
 A slot holds one token's entries in a cache. Slots are copied in order, up to 16 MB at once. A step waits only for the
-slots that it overwrites: a short completion after a long chat waits for one copy.
+slots that it overwrites: a short completion after a long chat waits for one 16 MB copy.
 """
 
 import threading
@@ -62,7 +62,7 @@ class OffloadedSequence:
                 destination[block] = piece.view(part[block].shape)
 
     def move(self, staging: Tensor) -> None:
-        """Copy all slots, on the offloader's thread, and let waiting steps know."""
+        """Copy all slots and wake waiting steps; this runs on the offloader's thread."""
         for copied in self.blocks(staging):
             self._free_slots(copied)
 
@@ -124,7 +124,7 @@ class Offloader:
         self._staging: Tensor | None = None
 
     def send(self, groups: Sequence[Sequence[Tensor]], slots: int) -> OffloadedSequence:
-        """Start copying the first `slots` slots of each group of tensors, whose writers must have finished."""
+        """Start copying the first `slots` slots of each group of tensors; writes to the tensors must have finished."""
         sequence = OffloadedSequence(groups, slots)
         sequence.wait = self._thread.submit(self._move, sequence).result
         return sequence

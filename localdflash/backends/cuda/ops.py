@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from localdflash.backends.cuda.choices import Choices, Form
-from localdflash.backends.cuda.proof.calls import bind_arguments, run_reference, tensors
+from localdflash.backends.cuda.proof.calls import bind_arguments, run_reference, writable_tensors
 from localdflash.kernels.cuda import (
     attention,
     convolve,
@@ -101,8 +101,8 @@ def low_memory(reference: Op) -> Op:
 
     def run(*args: Any, **kwargs: Any) -> None:
         arguments = bind_arguments(reference, args, kwargs)
-        written = tensors(arguments)
-        for part, tensor in tensors(run_reference(reference, arguments)).items():
+        written = writable_tensors(arguments)
+        for part, tensor in writable_tensors(run_reference(reference, arguments)).items():
             written[part].copy_(tensor)
 
     return run

@@ -1,9 +1,9 @@
 """Prefill in blocks of 128 to 512 tokens: weights as float16 matrices, products by cuBLAS, flash attention.
 
 A step of 16 tokens is bound by memory bandwidth, a block by arithmetic: `Stack`, which reads at most two tiles of 16
-tokens at once, would unpack every weight 16 times for 512 tokens. Sums in a block have another order than in tiles, and
-another one in each size of block. So `CudaPair` reuses a cached prefix only where a fresh prompt would have the same
-blocks (`PromptReader.split`).
+tokens at once, would unpack every weight 16 times for 512 tokens. Tiles and each size of block sum in different orders,
+so their results differ in bits. `CudaPair` therefore reuses a cached prefix only where a fresh prompt would have the
+same blocks (`PromptReader.split`).
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from localdflash.kernels.cuda.planes import Planes
 from localdflash.kernels.cuda.rounds import CONTEXT
 
 BLOCK_TOKENS = (512, 256, 128)  # sizes of blocks; fewer tokens are cheaper in tiles
-PRODUCTS = ("qkv", "residual", "swiglu")  # operations that begin with a product
+PRODUCTS = ("qkv", "residual", "swiglu")  # operations that begin with a matrix product
 
 
 class BlockStack(Stack):
@@ -41,7 +41,7 @@ class BlockStack(Stack):
         self.buffers = self._all.select(slice(tiles))
 
     def _after_product(self, op: Callable[..., None]) -> Callable[..., None]:
-        """Return the operation with its product computed before it, which it then reads."""
+        """Return `op` preceded by its matrix product, which `op` then reads in place of the weights."""
 
         def run(a: Tensor, sums: Tensor, planes: Planes, *rest: Any, **options: Any) -> None:
             op(a, sums, self._multiply(a, planes), *rest, **options)
@@ -49,7 +49,7 @@ class BlockStack(Stack):
         return run
 
     def _multiply(self, a: Tensor, planes: Planes) -> Planes:
-        """Return the product of a [T, 16, >= k] and the weights, as planes that are valid until the next call."""
+        """Return the product of `a` [T, 16, >= k] and the weights, as planes that are valid until the next call."""
         matrix = self._matrix[: planes.padded_k * planes.padded_n].view(planes.padded_k, planes.padded_n)
         self.ops.dense(planes, matrix)
         rows, used = a.flatten(0, 1)[:, : planes.k], matrix[: planes.k]

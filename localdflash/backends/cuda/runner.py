@@ -1,7 +1,7 @@
 """Runs the launch sequences of `Stepper`: as captured CUDA graphs on a GPU, directly on a CPU.
 
-A sequence has a graph per number of attention chunks. A step's record is copied to pinned memory, with an event to wait
-for. `prepare` compiles and captures all sequences. A CUDA error that breaks the process becomes `DeviceError`.
+A sequence has a graph per number of attention chunks. A step's record (its tokens and counts) is copied to pinned
+memory, with an event to wait for. `prepare` compiles and captures all sequences.
 """
 
 import atexit
@@ -59,17 +59,17 @@ def set_triton_cache() -> None:
         os.environ[CACHE_VARIABLE] = str(create_private(cache_folder() / "triton"))
 
 
-Key = tuple[str, int]  # a sequence's name, and the number of attention chunks of its graph, 0 if only one exists
+Key = tuple[str, int]  # a sequence's name, and its graph's number of attention chunks (0 if it has only one graph)
 
 
 class Runner:
     """Graphs of one pair, one per sequence and number of attention chunks, with a common memory pool."""
 
-    def __init__(self, stepper: Stepper, graphs: bool = True) -> None:
+    def __init__(self, stepper: Stepper, use_graphs: bool = True) -> None:
         self.stepper = stepper
         self._slots = stepper.cache.k.shape[1]
         self._on_device = stepper.device.type == "cuda"
-        self._captures = self._on_device and graphs  # else Python launches every kernel
+        self._captures = self._on_device and use_graphs  # else Python launches every kernel
         self._graphs: dict[Key, torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle() if self._on_device else None
         self._records = torch.zeros_like(stepper.records, device="cpu", pin_memory=self._on_device)
@@ -108,7 +108,7 @@ class Runner:
             yield self._block_sequence(size)
 
     def step(self, mode: StepMode, greedy: bool, length: int) -> torch.cuda.Event | None:
-        """Start a step at a context of at most `length` tokens; return the event of its end, None on a CPU (ended)."""
+        """Start a step at a context of at most `length` tokens; return an event for its end, None if it has ended."""
         self.wait_for_slots(length + ROWS)
         with self.on_gpu():
             self._run(*self._step_sequence(mode, greedy, chunks(length, self._slots)))
@@ -125,7 +125,7 @@ class Runner:
 
         return (f"{mode} {'greedy' if greedy else 'sampled'}", splits), recorded
 
-    def record(self, arrival: torch.cuda.Event | None, number: int) -> list[int]:
+    def read_record(self, arrival: torch.cuda.Event | None, number: int) -> list[int]:
         """Wait for the event `arrival` of step `number`; return the step's record (see `rounds`)."""
         with self.on_gpu():
             if arrival:
@@ -246,7 +246,7 @@ def chunks(length: int, slots: int) -> int:
 
 @contextmanager
 def device_errors() -> Iterator[None]:
-    """Raise CUDA errors that break the process, so that every later call fails, as DeviceError."""
+    """Convert a CUDA error after which every later CUDA call of this process fails to DeviceError."""
     try:
         yield
     except torch.OutOfMemoryError:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from localdflash.backends.cuda.ops import Ops
-from localdflash.backends.cuda.weights import Convolution, DrafterWeights, Heads, Mixture, TargetWeights
+from localdflash.backends.cuda.weights import Convolution, DrafterWeights, Mixture, QkvProjection, TargetWeights
 from localdflash.kernels.cuda import attention
 from localdflash.kernels.cuda.convolve import Coefficients
 from localdflash.kernels.cuda.head import HeadScratch
@@ -76,7 +76,7 @@ class ConvolutionBuffers:
 
     def __init__(self, convolution: Convolution, device: torch.device, dtype: torch.dtype) -> None:
         hidden = convolution.base.shape[2]
-        self.delta = torch.zeros(ROWS, convolution.projection.n, device=device)  # of each row, added to the base
+        self.delta = torch.zeros(ROWS, convolution.projection.n, device=device)  # per row, added to the base
         self.a, self.sums = activations(hidden, device, dtype)
         self.out = torch.zeros(ROWS, hidden, device=device)
 
@@ -86,7 +86,7 @@ class ConvolutionBuffers:
 
 
 class Buffers:
-    """Activations [tiles, ...] of one stack, at fixed addresses for CUDA graphs; convolutions and experts: one."""
+    """Activations [tiles, ...] of one stack, at fixed addresses for CUDA graphs; convolutions and experts: one tile."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class Stack:
         self,
         a: Tensor,
         sums: Tensor,
-        projection: Heads,
+        projection: QkvProjection,
         norm: Norm | None,
         gains: tuple[Tensor | None, Tensor | None],
         start: Tensor,
@@ -220,7 +220,7 @@ class Stack:
         cache: Cache,
     ) -> None:
         """Compute Q, K and V into `q` and `cache`; without `q` only K and V. `gains` belong to the norms of q and k."""
-        operands = (projection.planes, norm, projection.part, *gains, self.rope, start, q, cache, self.shared.workspace)
+        operands = projection.planes, norm, projection.heads, *gains, self.rope, start, q, cache, self.shared.workspace
         self.ops.qkv(a, sums, *operands, bias=projection.bias, eps=self.config.rms_norm_eps)
 
     def lm_head(self, planes: Planes, choice: Tensor, logits: Tensor | None, **options: Any) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from localdflash.backends.cuda.ops import Ops
 from localdflash.backends.cuda.prompt_reader import new_reader
 from localdflash.backends.cuda.stack import ROWS, Mask, SharedBuffers, Stack, TapRing, activations
-from localdflash.backends.cuda.weights import TAP_SCALE, DrafterWeights, Markov, Selector, TargetWeights
+from localdflash.backends.cuda.weights import ACTIVATION_SCALE, DrafterWeights, Markov, Selector, TargetWeights
 from localdflash.kernels.cuda.kv_cache import Cache
 from localdflash.kernels.cuda.norm import Norm
 from localdflash.kernels.cuda.rounds import CONTEXT, DRAFTER, FIELDS, LIVE, SECOND
@@ -29,18 +29,18 @@ from localdflash.kernels.cuda.split_k import MAX_TILES
 
 @dataclass(frozen=True)
 class Slots:
-    """Outputs of the drafter's head for the draft positions (slots) of a block, and the draft to write."""
+    """Outputs of the drafter's LM head for the draft positions (slots) of a block, and the draft to write."""
 
-    logits: Tensor | None  # float32 [16, rows of the head]; None: the head's choice is final
-    ids: Tensor | None  # int32 [rows of the head]: token ids of a short vocabulary
+    logits: Tensor | None  # float32 [16, rows of the LM head]; None: the likeliest tokens are final
+    ids: Tensor | None  # int32 [rows of the LM head]: token ids, if the head covers only a part of the vocabulary
     draft: Tensor  # int32 [16], the anchor first
-    choice: Tensor  # int32 [16], by slot
+    choice: Tensor  # int32 [16], chosen token by slot
     first: int  # slot of the first proposed token
-    count: int  # slots that propose
+    count: int  # number of slots that propose a token
 
 
 class MarkovChain:
-    """Token choice of DSpark; see localdflash.kernels.cuda.markov."""
+    """DSpark's token choice: each token's logits get a bias by the previous token; see kernels/cuda/markov.py."""
 
     counters: Tensor | None = None  # `markov_slot` uses the LM head's counter
 
@@ -51,7 +51,7 @@ class MarkovChain:
         self._sums = torch.zeros(width // 32, ROWS, device=device)
 
     def choose(self, slots: Slots) -> None:
-        """Choose the tokens of the slots again, each after the token before it, into their `choice`."""
+        """Choose the slots' tokens again, one after another, each given the token before it; write `slots.choice`."""
         ops, weights, row = self._stack.ops, self._weights, (self._a, self._sums)
         ops.markov_anchor(weights.table, slots.draft, *row)
         for slot in range(slots.first, slots.first + slots.count):
@@ -60,7 +60,7 @@ class MarkovChain:
 
 
 class Selection:
-    """Token choice of DFlash 2; see localdflash.kernels.cuda.selector."""
+    """DFlash 2's token choice among the top-k candidates of each slot; see kernels/cuda/selector.py."""
 
     def __init__(self, weights: Selector, stack: Stack, rows: int, candidates: int) -> None:
         device = weights.predecessors.device
@@ -72,7 +72,7 @@ class Selection:
         self.counters = self._scratch.counters
 
     def choose(self, slots: Slots) -> None:
-        """Choose the tokens of the slots again, each after the token before it, into their `choice`."""
+        """See `MarkovChain.choose`."""
         ops, b, weights, norm = self._stack.ops, self._stack.buffers, self._weights, self._stack.final_norm
         ops.top_k(slots.logits, self._values, self._tokens, self._scratch, slots.ids)
         ops.matmul(b.hidden, b.hidden_sums, weights.projection, self._projected, self._stack.shared.workspace, norm)
@@ -84,13 +84,13 @@ StepMode = Literal["plain", "lookup", "block", "draft"]
 
 DRAFTING: tuple[StepMode, ...] = ("block", "draft")  # modes that run the drafter
 
-SLACK = 4 * ROWS  # slots of KV cache past the context, for rejected rows and a step in flight
-RECORDS = 8  # steps that the record ring holds
+SLACK = 4 * ROWS  # KV cache positions past the context, for rejected rows and a step in flight
+RECORDS = 8  # steps whose records the ring buffer holds
 RECORD_FIELDS = 24
-DOCUMENTS = 1 << 16  # tokens of open documents that lookup may copy from
+DOCUMENTS = 1 << 16  # maximum tokens of open documents, which lookup may copy from
 TAP_SLOTS = 1024  # committed tokens whose features (taps) are kept for the drafter
-MIN_MATCH_OVER_DRAFTER = 6  # tokens of a lookup match that replaces the drafter's block
-MIN_MATCH = 2  # tokens of a lookup match if there is no other draft
+MIN_MATCH_OVER_DRAFTER = 6  # minimum tokens of a lookup match that replaces the drafter's block
+MIN_MATCH = 2  # minimum tokens of a lookup match if there is no other draft
 
 
 class SamplingBuffers:
@@ -120,7 +120,7 @@ class DeviceDrafter:
             )
             for i in range(c.num_hidden_layers)
         ]
-        shape = (ROWS, config.proposed)
+        shape = (ROWS, config.draft_vocab_size)
         self.slots = Slots(
             torch.zeros(shape, device=device) if weights.chooser else None,
             weights.head_ids,
@@ -133,14 +133,14 @@ class DeviceDrafter:
         if isinstance(weights.chooser, Markov):
             self.chooser = MarkovChain(weights.chooser, self.stack, dtype)
         elif isinstance(weights.chooser, Selector):
-            self.chooser = Selection(weights.chooser, self.stack, config.proposed, config.selector_top_k)
+            self.chooser = Selection(weights.chooser, self.stack, config.draft_vocab_size, config.selector_top_k)
         width = len(config.taps) * c.hidden_size
         self.ring = TapRing(torch.zeros(TAP_SLOTS, width, device=device, dtype=dtype), config.taps)
         self.taps, self.taps_sums = activations(width, device, dtype)
         self.fused, self.fused_sums = activations(c.hidden_size, device, dtype)
         self.fused_x = torch.zeros(ROWS, c.hidden_size, device=device)
         squares, unit = torch.zeros_like(self.stack.buffers.squares[0]), torch.zeros_like(self.stack.buffers.squares[0])
-        eps = c.rms_norm_eps / TAP_SCALE**2  # the fused taps are divided by 16, too
+        eps = c.rms_norm_eps / ACTIVATION_SCALE**2  # the fused taps are divided by 16, too
         unit[0] = c.hidden_size * (1.0 - eps)  # squares whose rstd is 1: no earlier norm has scaled the rows
         self.norm = Norm(squares, unit, c.hidden_size, eps)
 
@@ -263,9 +263,9 @@ class Stepper:
             self.shared.workspace,
             add=False,
         )
-        for heads in weights.context:
+        for projection in weights.context:
             drafter.stack.project(
-                b.fused, b.fused_sums, heads, b.norm, (None, weights.context_gain), start, None, b.cache
+                b.fused, b.fused_sums, projection, b.norm, (None, weights.context_gain), start, None, b.cache
             )
         ops.caught_up(self.state)
 

@@ -1,7 +1,7 @@
-"""Weights of a target or a drafter on the device; matrices are planes (kernels/cuda/planes.py).
+"""Weights of a target or a drafter on the device. `Planes` are a quantized matrix as arrays of codes and scales.
 
-q, k and v of a layer are one matrix if their types agree, gate and up rows alternate in one matrix, and down is
-multiplied by 16, because SwiGLU's outputs are divided by 16.
+A layer's Q, K and V weights are one matrix if their types agree, and gate and up rows alternate in one matrix. The down
+weights are multiplied by 16, because SwiGLU's outputs are stored divided by 16.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,7 @@ from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.dflash_file import key_of
 from localdflash.models.weights import gguf
 
-TAP_SCALE = 16  # taps and SwiGLU outputs are stored divided by 16, because float16 ends at 65504
+ACTIVATION_SCALE = 16  # features and SwiGLU outputs are stored divided by this, to stay below float16's maximum 65504
 Progress = Callable[[int, int], None]  # bytes done, total bytes
 
 
@@ -37,10 +37,10 @@ class TensorSource(Protocol):
         """Return the tensor's type; tensors with equal types can form one matrix."""
 
     def planes(self, names: Sequence[str], interleave: bool = False, order: Tensor | None = None) -> Planes:
-        """Return matrices as one, concatenated or with alternating rows; `order` then rearranges the rows."""
+        """Join matrices by concatenation or by alternating their rows; with `order`, return its rows `order[i]`."""
 
-    def vector(self, name: str) -> Tensor | None:
-        """Return a tensor that is not stored as planes, in float32; None if the model has none."""
+    def float_tensor(self, name: str) -> Tensor | None:
+        """Return a tensor in float32 instead of planes; None if the model has no such tensor."""
 
 
 class GGUFSource:
@@ -61,7 +61,7 @@ class GGUFSource:
         self._count(names)
         return planes
 
-    def vector(self, name: str) -> Tensor | None:
+    def float_tensor(self, name: str) -> Tensor | None:
         """See `TensorSource`."""
         if name not in self._header.tensors:
             return None
@@ -90,7 +90,7 @@ class ModuleSource:
         joined = torch.stack(matrices, 1).flatten(0, 1) if interleave else torch.cat(matrices)
         return quantize(joined if order is None else joined[order], self._bits)
 
-    def vector(self, name: str) -> Tensor | None:
+    def float_tensor(self, name: str) -> Tensor | None:
         """See `TensorSource`."""
         return self._find(name).to(self._device) if key_of(name) in self._state else None
 
@@ -99,12 +99,12 @@ class ModuleSource:
 
 
 @dataclass(frozen=True)
-class Heads:
-    """Query, key and value heads of a layer, or K and V heads of many layers, as one matrix."""
+class QkvProjection:
+    """Projection to query, key and value heads of a layer, or to K and V heads of all layers, as one matrix."""
 
-    part: HeadRange
+    heads: HeadRange
     planes: Planes
-    bias: Tensor | None  # [count * D]
+    bias: Tensor | None  # [number of heads * D]
 
 
 @dataclass(frozen=True)
@@ -117,9 +117,9 @@ class Dense:
 
 @dataclass(frozen=True)
 class Mixture:
-    """A mixture of experts, each a SwiGLU MLP; matrices are stacks."""
+    """A mixture of experts, each a SwiGLU MLP; `gate_up` and `down` stack the experts' matrices."""
 
-    router: Tensor  # [E, H]
+    router: Tensor  # [E, H], E experts
     gate_up: Planes
     down: Planes
 
@@ -138,7 +138,7 @@ class LayerWeights:
     """Weights of one decoder layer."""
 
     input_gain: Tensor  # [H]
-    qkv: tuple[Heads, ...]
+    qkv: tuple[QkvProjection, ...]
     q_gain: Tensor | None  # [D]
     k_gain: Tensor | None
     output: Planes
@@ -151,7 +151,7 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class TargetWeights:
-    """A decoder with its embedding and head."""
+    """A decoder with its embedding and LM head."""
 
     config: DecoderConfig
     embedding: Planes  # [V, H]
@@ -163,15 +163,15 @@ class TargetWeights:
 
 @dataclass(frozen=True)
 class Markov:
-    """DSpark's head; see localdflash.kernels.cuda.markov."""
+    """Low-rank logit bias by the previous token (DSpark): bias times table[previous]; see kernels/cuda/markov.py."""
 
     table: Tensor  # [V, K], a row per previous token
-    bias: Planes  # [rows of the head, rank], rank padded to K
+    bias: Planes  # [rows of the LM head, rank], rank padded to K
 
 
 @dataclass(frozen=True)
 class Selector:
-    """DFlash 2's selector; see localdflash.kernels.cuda.selector."""
+    """Weights that score pairs of a previous token and a candidate (DFlash 2); see kernels/cuda/selector.py."""
 
     predecessors: Tensor  # [V, rank]
     successors: Tensor  # [V, rank]
@@ -180,29 +180,29 @@ class Selector:
 
 @dataclass(frozen=True)
 class DrafterWeights:
-    """Drafter of the DFlash family; without its own embedding or head it uses the target's."""
+    """Drafter of the DFlash family; without its own embedding or LM head it uses the target's."""
 
     config: DFlashConfig
     fuse: Planes  # [H, n_taps * H]
     fuse_gain: Tensor  # [H]
-    context: tuple[Heads, ...]  # k and v of all layers, for context tokens
-    context_gain: Tensor | None  # [layers, D], of the norm of k
+    context: tuple[QkvProjection, ...]  # K and V projections of all layers, for context tokens
+    context_gain: Tensor | None  # [layers, D], gains of the K norms
     layers: tuple[LayerWeights, ...]
     final_gain: Tensor
     rope: Rope
     embedding: Planes  # [V, H]
     head: Planes
-    head_ids: Tensor | None  # int32 [rows of a short head]
+    head_ids: Tensor | None  # int32 [rows of `head`]: token ids, if `head` covers only a part of the vocabulary
     chooser: Markov | Selector | None
 
 
-def load_target(source: TensorSource, config: DecoderConfig, positions: int, llama: bool) -> TargetWeights:
-    """Return a target's weights, and RoPE for `positions` tokens; `llama`: q and k rows are in interleaved order."""
+def load_target(source: TensorSource, config: DecoderConfig, positions: int, permuted_qk: bool) -> TargetWeights:
+    """Return a target's weights, and RoPE for `positions` tokens; `permuted_qk`: Q and K rows are interleaved."""
     embedding = source.planes(["token_embd.weight"])
     return TargetWeights(
         config=config,
         embedding=embedding,
-        layers=tuple(_layers(source, config, llama)),
+        layers=tuple(_layers(source, config, permuted_qk)),
         final_gain=_require(source, "output_norm.weight"),
         head=embedding if config.tie_word_embeddings else source.planes(["output.weight"]),
         rope=_rope(config, positions, embedding.base.device),
@@ -212,9 +212,9 @@ def load_target(source: TensorSource, config: DecoderConfig, positions: int, lla
 def load_drafter(
     source: TensorSource, config: DFlashConfig, target: TargetWeights, positions: int, dtype: torch.dtype
 ) -> DrafterWeights:
-    """Return a drafter's weights, and RoPE for `positions` tokens; `dtype` is that of the chooser's tables."""
+    """Return a drafter's weights, and RoPE for `positions` tokens; the chooser's tables get type `dtype`."""
     c, device = config.decoder, target.final_gain.device
-    layers = tuple(_convolved(source, config, index, layer) for index, layer in enumerate(_layers(source, c, False)))
+    layers = tuple(_with_convolutions(source, config, i, layer) for i, layer in enumerate(_layers(source, c, False)))
     keys_and_values = [f"blk.{i}.{name}" for i in range(c.num_hidden_layers) for name in ("attn_k", "attn_v")]
     short = torch.tensor(config.short, dtype=torch.int32, device=device) if config.short else None
     if config.own_head:
@@ -225,7 +225,7 @@ def load_drafter(
         config=config,
         fuse=source.planes(["fc.weight"]),
         fuse_gain=_require(source, "enc.output_norm.weight"),
-        context=tuple(_heads(source, c, keys_and_values)),
+        context=tuple(_projections(source, c, keys_and_values)),
         context_gain=torch.stack([layer.k_gain for layer in layers if layer.k_gain is not None]),
         layers=layers,
         final_gain=_require(source, "output_norm.weight"),
@@ -238,7 +238,7 @@ def load_drafter(
 
 
 def _chooser(source: TensorSource, config: DFlashConfig, dtype: torch.dtype) -> Markov | Selector | None:
-    """Return the weights that choose a block's tokens one after another, None for DFlash; ignore confidence heads."""
+    """Return the weights that choose a draft's tokens one after another; None for plain DFlash, which has none."""
     if config.markov_rank:
         bias, table = source.planes(["markov_w2.weight"]), _require(source, "markov_w1.weight").to(dtype)
         return Markov(F.pad(table, (0, bias.padded_k - bias.k)), bias)
@@ -250,7 +250,7 @@ def _chooser(source: TensorSource, config: DFlashConfig, dtype: torch.dtype) -> 
     return None
 
 
-def _convolved(source: TensorSource, config: DFlashConfig, index: int, layer: LayerWeights) -> LayerWeights:
+def _with_convolutions(source: TensorSource, config: DFlashConfig, index: int, layer: LayerWeights) -> LayerWeights:
     if not config.conv_kernel:
         return layer
 
@@ -266,16 +266,16 @@ def _rope(config: DecoderConfig, positions: int, device: torch.device) -> Rope:
     return rope_tables(positions, config.head_dim, config.rope_theta, device, factors, config.rope_magnitude)
 
 
-def _layers(source: TensorSource, config: DecoderConfig, llama: bool) -> Iterator[LayerWeights]:
+def _layers(source: TensorSource, config: DecoderConfig, permuted_qk: bool) -> Iterator[LayerWeights]:
     for index in range(config.num_hidden_layers):
         prefix = f"blk.{index}."
         yield LayerWeights(
             input_gain=_require(source, f"{prefix}attn_norm.weight"),
-            qkv=tuple(_heads(source, config, [f"{prefix}{name}" for name in ("attn_q", "attn_k", "attn_v")], llama)),
-            q_gain=source.vector(f"{prefix}attn_q_norm.weight"),
-            k_gain=source.vector(f"{prefix}attn_k_norm.weight"),
+            qkv=tuple(_projections(source, config, [f"{prefix}attn_{part}" for part in "qkv"], permuted_qk)),
+            q_gain=source.float_tensor(f"{prefix}attn_q_norm.weight"),
+            k_gain=source.float_tensor(f"{prefix}attn_k_norm.weight"),
             output=source.planes([f"{prefix}attn_output.weight"]),
-            output_bias=source.vector(f"{prefix}attn_output.bias"),
+            output_bias=source.float_tensor(f"{prefix}attn_output.bias"),
             mlp_gain=_require(source, f"{prefix}ffn_norm.weight"),
             mlp=_mixture(source, prefix) if config.num_experts else _dense(source, prefix),
         )
@@ -283,17 +283,19 @@ def _layers(source: TensorSource, config: DecoderConfig, llama: bool) -> Iterato
 
 def _dense(source: TensorSource, prefix: str) -> Dense:
     gate_up = source.planes([f"{prefix}ffn_gate.weight", f"{prefix}ffn_up.weight"], interleave=True)
-    return Dense(gate_up, scaled(source.planes([f"{prefix}ffn_down.weight"]), TAP_SCALE))
+    return Dense(gate_up, scaled(source.planes([f"{prefix}ffn_down.weight"]), ACTIVATION_SCALE))
 
 
 def _mixture(source: TensorSource, prefix: str) -> Mixture:
     gate_up = source.planes([f"{prefix}ffn_gate_exps.weight", f"{prefix}ffn_up_exps.weight"], interleave=True)
-    down = scaled(source.planes([f"{prefix}ffn_down_exps.weight"]), TAP_SCALE)
+    down = scaled(source.planes([f"{prefix}ffn_down_exps.weight"]), ACTIVATION_SCALE)
     return Mixture(_require(source, f"{prefix}ffn_gate_inp.weight"), gate_up, down)
 
 
-def _heads(source: TensorSource, config: DecoderConfig, stems: Sequence[str], llama: bool = False) -> Iterator[Heads]:
-    """Yield the heads in as few matrices as their types allow: Q, K and V of a layer, or K and V of all layers."""
+def _projections(
+    source: TensorSource, config: DecoderConfig, stems: Sequence[str], permuted_qk: bool = False
+) -> Iterator[QkvProjection]:
+    """Yield the projections `stems` (Q, K and V of a layer, or K and V of all layers), joined where types agree."""
     kv, d = config.num_key_value_heads, config.head_dim
     q = config.num_attention_heads if any(stem.endswith("attn_q") for stem in stems) else 0
 
@@ -304,10 +306,10 @@ def _heads(source: TensorSource, config: DecoderConfig, stems: Sequence[str], ll
     for _, group in groupby(stems, key=lambda stem: source.kind(f"{stem}.weight")):
         names = list(group)
         heads = sum(map(count, names))
-        order = torch.cat(list(_row_order(names, [count(name) for name in names], d))) if llama else None
+        order = torch.cat(list(_row_order(names, [count(name) for name in names], d))) if permuted_qk else None
         planes = source.planes([f"{name}.weight" for name in names], order=order)
-        biases = [bias for name in names if (bias := source.vector(f"{name}.bias")) is not None]
-        yield Heads(HeadRange(first, heads, q, kv), planes, torch.cat(biases) if biases else None)
+        biases = [bias for name in names if (bias := source.float_tensor(f"{name}.bias")) is not None]
+        yield QkvProjection(HeadRange(first, heads, q, kv), planes, torch.cat(biases) if biases else None)
         first += heads
 
 
@@ -321,7 +323,6 @@ def _row_order(stems: Sequence[str], heads: Sequence[int], head_dim: int) -> Ite
 
 
 def _require(source: TensorSource, name: str) -> Tensor:
-    vector = source.vector(name)
-    if vector is None:
+    if (tensor := source.float_tensor(name)) is None:
         raise ModelError(f"tensor {name} is missing; convert the model again")
-    return vector
+    return tensor

@@ -46,14 +46,14 @@ MAY_DIFFER = "drafted text may differ from decoding without drafts"
 FAST = f"fast: {MAY_DIFFER}"
 NO_ROLLBACK = "no drafts: llama.cpp cannot roll back the states of this model's recurrent layers"
 ACCEPTANCE = 0.8  # assumed acceptance rate when modes are compared
-TIMING_SECONDS = 2.0  # of timing steps without drafts, and of timing drafts
-MIN_ROUNDS, MAX_ROUNDS = 5, 300  # of timing
+TIMING_SECONDS = 2.0  # time for measuring steps without drafts, and again for measuring drafts
+MIN_ROUNDS, MAX_ROUNDS = 5, 300  # timing rounds
 MAX_RECORD_BYTES = 1 << 16
-# Widths measured for slow models and for those with recurrent layers, where more would take minutes or memory.
+# Widths measured for slow models and models with recurrent layers, where more would take minutes or memory.
 FEW_WIDTHS, FEW_BASE_WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16), BASE_WIDTHS[:4]
 SLOW_STEP_MS = 50.0
 
-OpenModel = Callable[[bool], Any]  # whether weights are repacked -> a model handle, which this module frees
+OpenModel = Callable[[bool], Any]  # takes whether to repack weights; returns a model handle, which this module frees
 Batch = tuple[LlamaDecoder, int]  # decoder and batch width
 Candidate = tuple[DecodeMode, LlamaDecoder]
 Kind = Literal["exact", "plain", "fast", "not certified"]  # "plain": without drafts; the last two: not bit-exact
@@ -101,13 +101,13 @@ class ModeChoice:
     message: str
 
     @property
-    def drafts(self) -> bool:
+    def may_draft(self) -> bool:
         """Return whether steps may draft."""
         return self.kind != "plain"
 
 
 def choose_mode(measurement: FileMeasurement, rows_mode: RowsMode, with_drafter: bool) -> ModeChoice:
-    """Choose a pair's decode mode by its measurement; the pair also runs in it while drafting is off."""
+    """Choose a pair's decode mode from its file's measurement; the pair keeps the mode while drafting is off."""
     if measurement.max_width == 1:
         return ModeChoice(UNMODIFIED, "plain", NO_ROLLBACK)
     if rows_mode == "fast":
@@ -145,7 +145,7 @@ def skip_measuring(path: Path) -> FileMeasurement:
 
 
 def load_or_measure(path: Path, device: str, threads: int, open_model: OpenModel) -> FileMeasurement:
-    """Return the measurement of a file, from the cache folder if it has one; `device`: "cpu", or GPU and placement."""
+    """Return the measurement of a file, if possible from the cache folder; `device`: "cpu", or GPU and placement."""
     candidates = ON_PROCESSOR if device == "cpu" else ON_GPU
     tiled = os.environ.get(llama_library.TILED, "")
     file = tuple(fact for part, size, changed in stats_of(path) for fact in (part.name, size, changed))
@@ -207,7 +207,7 @@ def _draft_widths(mode: DecodeMode) -> Sequence[int]:
 
 
 def _time_interleaved(decodes: Sequence[Batch]) -> dict[Batch, float]:
-    """Return the milliseconds of each batch, interleaved, the fastest of several rounds."""
+    """Return each batch's fastest milliseconds over several rounds, in which the batches are interleaved."""
     for decoder in {decoder for decoder, _ in decodes}:
         decoder.go_to(0)
     best, began, rounds = dict.fromkeys(decodes, float("inf")), time.perf_counter(), 0

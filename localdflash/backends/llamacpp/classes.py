@@ -24,7 +24,7 @@ BASE_WIDTHS = (1, 2, 4, 8, 16)
 POSITIONS = 3
 MIN_WIDEST = 8  # minimum of a class's largest width, at which prompts are prefilled
 OWN_TOKENS = 64  # tokens that the sequence has at position 0
-COPIES = 9  # of the sequence, to fill the cache to 640 cells: from there on single-token batches run other kernels
+COPIES = 9  # copies of the sequence; they fill 640 cells, from which on single-token batches run other kernels
 Rows = NDArray[np.float32]
 
 
@@ -53,7 +53,7 @@ def _find_class(decoder: "LlamaDecoder", base: int, widths: list[int]) -> WidthC
     rows_by_position = []
     for position in range(POSITIONS):
         decoder.go_to(position)
-        expected = decoder.one_by_one(base, widths[-1])
+        expected = decoder.decode_one_by_one(base, widths[-1])
         widths = [width for width in widths if _agrees(decoder, width, expected[:width])]
         if base not in widths or widths[-1] < MIN_WIDEST:
             return None
@@ -63,7 +63,7 @@ def _find_class(decoder: "LlamaDecoder", base: int, widths: list[int]) -> WidthC
 
 
 def _agrees(decoder: "LlamaDecoder", width: int, expected: Rows) -> bool:
-    if not np.array_equal(decoder.rows(width), expected):
+    if not np.array_equal(decoder.decode_rows(width), expected):
         return False
     rows_again = decoder.decode_again(width)
     return rows_again is None or np.array_equal(rows_again, expected[width // 2 :])
@@ -95,7 +95,7 @@ class LlamaDecoder:
     def go_to(self, position: int) -> None:
         """Move to position 0, 1 or 2, in this order, decoding more tokens at each.
 
-        Without recurrent layers, position 1 only adds copies of the sequence; at 2 its cells surround those of copies.
+        Without recurrent layers, position 1 only adds copies of the sequence, whose cells lie between its own at 2.
         """
         if position == 0:
             self._length = self._cache.crop(0)
@@ -109,7 +109,7 @@ class LlamaDecoder:
             self._length += MAX_WIDTH
         self._cache.checkpoint(prompt_ended=True)
 
-    def rows(self, width: int) -> Rows:
+    def decode_rows(self, width: int) -> Rows:
         """Return hidden states and logits [width, H + V] of the next tokens; keep nothing."""
         rows = self._decode(self._next(width), True)
         self._go_back(self._length)
@@ -135,7 +135,7 @@ class LlamaDecoder:
         self._go_back(start)
         return rows[: width - kept_rows]
 
-    def one_by_one(self, width: int, count: int) -> Rows:
+    def decode_one_by_one(self, width: int, count: int) -> Rows:
         """Return the rows [count, H + V] of the same tokens, each in a batch padded to `width`; keep nothing."""
         start, rows = self._length, []
         for token in self._next(count):

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 
 import llama_cpp.llama_cpp as api
 
-MAX_WIDTH = 32  # rows of a batch
-MAX_WIDTH_WITH_STATES = 16  # of models with recurrent layers: llama.cpp keeps their large states after each row
+MAX_WIDTH = 32  # maximum rows of a batch
+MAX_WIDTH_WITH_STATES = 16  # maximum with recurrent layers: llama.cpp keeps their large states after each row
 PADDED_TOKENS = 256  # the attended part of the KV cache grows in steps of this many tokens
 TYPES = {"f32": api.GGML_TYPE_F32, "f16": api.GGML_TYPE_F16, "bf16": 30}  # ggml_type
 
 
 @dataclass(frozen=True)
 class Flags:
-    """Settings of a model and its context; the defaults are those of llama.cpp on a CPU.
+    """Settings of a model and its context; the defaults are llama.cpp's on a CPU.
 
     With different types for K and V, flash attention on a CPU takes one path for all batch widths.
     """

@@ -1,9 +1,9 @@
 """DFlash, DSpark and DFlash 2 drafters through llama.cpp: a `dflash` GGUF, one decode per block.
 
-The drafter shares the target's device, embedding and head (`ctx_other`); with a short vocabulary it has its own head
-rows, and other logits are -inf. DSpark's logits include its Markov head's bias, and a row of extra outputs begins with
-the confidence. For a slot (position of the block) of DFlash 2 that row holds k candidates, and k scores for each
-candidate of the previous slot. Features are injected (decoded into the KV cache) when a draft is requested.
+The drafter shares the target's device, embedding and LM head (`ctx_other`); with a reduced vocabulary it has its own
+head rows, and other logits are -inf. A row of extra outputs belongs to each slot (position of the block). With DSpark,
+whose logits include the Markov head's bias, this row begins with the confidence. With DFlash 2, it holds k candidates,
+and k scores for each candidate of the previous slot. Features are injected (decoded into the KV cache) on request.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ from localdflash.models.shapes.dflash_file import config_of_gguf
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 INJECT_ROWS = 256  # features (one row per token) injected in a batch
-WAITING_BYTES = 32 * 1024 * 1024  # of features, beyond which they are injected without waiting for a request
+WAITING_BYTES = 32 * 1024 * 1024  # features beyond this size are injected without waiting for a request
 
 
 def check_drafter(config: DFlashConfig, path: Path) -> None:
@@ -37,7 +37,7 @@ def check_drafter(config: DFlashConfig, path: Path) -> None:
 
 
 def check_short_head(header: GGUFHeader, config: DFlashConfig) -> None:
-    """Check the short head in a GGUF before llama.cpp reads it: an invalid id ends the process. Raise ModelError."""
+    """Raise ModelError if a GGUF's head of a reduced vocabulary is invalid; llama.cpp would end the process."""
     ids_name, rows_name = SHORT_HEAD
     if ids_name not in header.tensors:
         return
@@ -94,7 +94,7 @@ class LlamaCppDFlashDrafter:
         if self._has_selector or self.config.judges:
             llama_library.set_heads(self.handle, all_rows=self._has_selector)
         self._vocab_size = target.vocab_size
-        self._tokens = np.array(self.config.short, np.int32)  # short vocabulary; empty: all tokens
+        self._tokens = np.array(self.config.short, np.int32)  # ids of a reduced vocabulary; empty: all tokens
         self.max_draft_tokens = self.config.drafts
         self._watch = target.watch
         self.length = 0
@@ -154,7 +154,7 @@ class LlamaCppDFlashDrafter:
         return Draft(self.name, tokens, confidence)
 
     def _rows(self, reader: Callable[[Any], int | None], columns: int) -> NDArray[np.float32]:
-        """Return the outputs of the proposing slots from the last decode; valid until the next one."""
+        """Return the outputs of the proposing slots from the last decode; valid until the next decode."""
         address = reader(self.handle)
         if not address:
             raise LocaldflashError("llama.cpp returned nothing for a draft")

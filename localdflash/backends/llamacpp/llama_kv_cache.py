@@ -29,7 +29,7 @@ def allow_second_sequence(params: Any) -> None:
 
 
 class SequenceCache:
-    """The only sequence of a context. It holds `length` tokens, including those of a decode that waits for `keep`."""
+    """The only sequence of a context. It holds `length` tokens, including a decode that waits for `keep`."""
 
     def __init__(self, model: Any, handle: Any) -> None:
         self._handle, self._memory = handle, api.llama_get_memory(handle)
@@ -83,7 +83,7 @@ class SequenceCache:
         return bytes(memoryview(buffer)[:written])
 
     def load(self, saved: bytes, length: int) -> None:
-        """Replace the cache by a saved one of `length` tokens."""
+        """Replace the cache by `saved`, a cache of `length` tokens."""
         self.crop(0)
         if self.has_states:
             write_state(self._handle, saved)

@@ -25,7 +25,7 @@ from localdflash.base.errors import LocaldflashError, ModelError, NoDevice
 from localdflash.base.machine.gpu_watch import Watch
 from localdflash.models.weights.gguf import read_header
 
-TILED = "GGML_CPU_TILED_MM"  # tiled products of 8 and more rows round differently from those of fewer rows
+TILED = "GGML_CPU_TILED_MM"  # tiled products of 8 or more rows round differently from products of fewer rows
 WARNING, ERROR = 3, 4  # ggml_log_level
 PROBLEM = "error loading model: "  # prefix of llama.cpp's reason
 _MESSAGES: list[str] = []
@@ -200,7 +200,7 @@ def tap_reader() -> Callable[[Any, int], int | None]:
 
 
 def set_heads(context: Any, all_rows: bool, on: bool = True) -> None:
-    """Have every decode store the graph's extra outputs (confidence, candidates, states) of all rows or logit rows."""
+    """Have decodes store the graph's extra outputs (confidence, candidates, states) of all or of output rows."""
     _symbol("_Z26llama_set_embeddings_nextnP13llama_contextbb", None, ctypes.c_void_p, ctypes.c_bool, ctypes.c_bool)(
         context, on, not all_rows
     )
@@ -212,7 +212,7 @@ def heads_reader() -> Callable[[Any], int | None]:
 
 
 def float_rows(address: int, rows: int, columns: int) -> NDArray[np.float32]:
-    """View the library's float32 rows at an address without a copy; valid while the library's buffer is."""
+    """View the library's float32 rows at an address without a copy; valid as long as the library's buffer."""
     memory = (ctypes.c_float * (rows * columns)).from_address(address)
     return np.frombuffer(memoryview(memory), np.float32).reshape(rows, columns)
 

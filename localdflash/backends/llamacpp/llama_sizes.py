@@ -1,6 +1,6 @@
-"""Computes the memory of a pair in llama.cpp: weights from the headers, caches and buffers from its own plan.
+"""Computes the memory of a pair in llama.cpp: weights from the headers, caches and buffers from llama.cpp's own plan.
 
-Copies of results and drafters in torch are computed here. Files may be headers only (`stand_in` in loading/plan).
+The sizes of copied results and torch drafters are computed here. Files may be headers only, without weights.
 """
 
 import re
@@ -75,7 +75,7 @@ def _bytes(mebibytes: float) -> int:
 def split_weight_bytes(header: GGUFHeader, placement: Placement) -> tuple[int, int]:
     """Return the bytes of a model's weights on the device, and in main memory; both may hold a tied embedding."""
     head = "output.weight" if "output.weight" in header.tensors or TABLE not in header.tensors else TABLE
-    first_block = block_count(header) + 1 - placement.layers  # on the device; llama.cpp counts the output as a layer
+    first_block = block_count(header) + 1 - placement.layers  # on the device: llama.cpp counts the output as a layer
     on_device = sum(info.nbytes for name, info in header.tensors.items() if _is_on_device(name, first_block, placement))
     in_memory = sum(info.nbytes for info in header.tensors.values()) - on_device
     if placement.layers and head == TABLE:

@@ -22,7 +22,7 @@ from localdflash.base.machine.gpu_watch import UNWATCHED, Watch
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import TargetFeatures, Verification
 
-# Architectures whose graphs export layer inputs; if these are requested of any other, llama.cpp ends the process.
+# Architectures whose graphs export layer inputs; requesting layer inputs of another one ends the process.
 # fmt: off
 EXPORTS_LAYER_INPUTS = frozenset((
     "bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan_vl", "lfm2", "llama", "mimo2", "minimax-01", "minimax-m2",
@@ -32,13 +32,13 @@ EXPORTS_LAYER_INPUTS = frozenset((
 EXPORTS_LAST_OUTPUT = frozenset(("gemma4", "gpt-oss", "qwen35", "qwen35moe"))  # also export the last block's output
 
 
-def context_params(context: int, threads: int = 0, mode: DecodeMode = DEFAULT, drafts: bool = True) -> Any:
+def context_params(context: int, threads: int = 0, mode: DecodeMode = DEFAULT, may_draft: bool = True) -> Any:
     """Return the parameters of a target's context for `context` tokens."""
     params = api.llama_context_default_params()
     params.n_ctx = context + max(mode.max_filler, 1)  # filler rows may follow the last token
     params.n_batch = params.n_ubatch = MAX_WIDTH
     params.n_seq_max = 1
-    params.n_rs_seq = mode.widths[-1] - 1 if drafts else mode.max_filler  # rows that may be rolled back
+    params.n_rs_seq = mode.widths[-1] - 1 if may_draft else mode.max_filler  # rows that may be rolled back
     params.swa_full = True  # in a ring buffer, rows that are rolled back would overwrite keys
     mode.flags.apply(params)
     params.op_offload = False  # else wide batches would run on a GPU, with other bits
@@ -48,7 +48,7 @@ def context_params(context: int, threads: int = 0, mode: DecodeMode = DEFAULT, d
 
 
 def check_taps(architecture: str) -> None:
-    """Raise ModelError for an architecture of which llama.cpp exports no hidden states."""
+    """Raise ModelError if llama.cpp exports no hidden states of this architecture."""
     if architecture not in EXPORTS_LAYER_INPUTS:
         raise ModelError(
             f"llama.cpp exports no hidden states of {architecture} for the drafter; the model runs without it"
@@ -64,7 +64,7 @@ def check_context(path: Path, context: int, trained: int) -> None:
 class LlamaCppTarget:
     """See `Target`. `taps` are the 0-based layers (blocks) whose outputs are features; `watch` is held during a decode.
 
-    Without `drafts` only filler rows can be rolled back.
+    Unless it `may_draft`, only filler rows can be rolled back.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class LlamaCppTarget:
         mode: DecodeMode = DEFAULT,
         placement: Placement = PROCESSOR,
         watch: Watch = UNWATCHED,
-        drafts: bool = True,
+        may_draft: bool = True,
     ) -> None:
         self.mode, self.placement, self.watch = mode, placement, watch
         self.model = llama_library.load_model(path, repack=mode.flags.repack, placement=placement)
@@ -85,7 +85,7 @@ class LlamaCppTarget:
         self.context = context or trained
         self.layers: int = api.llama_model_n_layer(self.model)
         self.hidden_size: int = api.llama_model_n_embd(self.model)
-        params = self._params(threads, drafts)
+        params = self._params(threads, may_draft)
         if not has_states(self.model):
             allow_second_sequence(params)
         self.handle = llama_library.new_context(self.model, params)
@@ -104,8 +104,8 @@ class LlamaCppTarget:
         self.taps: tuple[int, ...] = ()
         self.set_taps(taps)
 
-    def _params(self, threads: int, drafts: bool) -> Any:
-        return context_params(self.context, threads, self.mode, drafts)
+    def _params(self, threads: int, may_draft: bool) -> Any:
+        return context_params(self.context, threads, self.mode, may_draft)
 
     @property
     def max_width(self) -> int:

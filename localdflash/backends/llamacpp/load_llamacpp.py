@@ -63,7 +63,7 @@ def open_drafter(
 ) -> tuple[Drafter, Measure, str]:
     """Open a drafter that passed `select_drafter`, to be freed by `stack`, and set the target's taps for it.
 
-    Return it, a function that measures its memory, and a notice for the user or "".
+    Return the drafter, a function that measures its memory, and a notice for the user or "".
     """
     if path.suffix != ".gguf":
         return _open_in_torch(path, target_file, target)
@@ -111,7 +111,7 @@ def _load(
     fit, placement = plan.fit, plan.placement
     path, refusal = select_drafter(files.target, drafter if options.draft else None)
     choice = choose_mode_for(files.target, options, placement, drafter is not None)
-    if not choice.drafts:
+    if not choice.may_draft:
         path, refusal = None, ""
     if fit and fit.drafter == NO_DRAFTER:
         path = None
@@ -119,22 +119,22 @@ def _load(
     predicted = {**fit.parts, PROGRAM: free.program_bytes(uses_torch)} if fit else {}
     with llama_library.collect_size_lines() as lines:
         context = fit.context if fit else options.context
-        drafts = choice.drafts and options.draft
-        target = LlamaCppTarget(files.target, context, options.threads, (), choice.mode, placement, watch, drafts)
+        may_draft = choice.may_draft and options.draft
+        target = LlamaCppTarget(files.target, context, options.threads, (), choice.mode, placement, watch, may_draft)
     stack.callback(target.close)
     if any("REPACK" in line for line in lines):
         for file in files_of(files.target):
             llama_library.release_pages(file)
     notices = [plan.notice, fit.notice if fit else "", refusal]
     # Users expect drafts, and the same text as without drafts.
-    is_expected = choice.kind == "exact" or options.rows == "fast" if choice.drafts else not (options.draft and drafter)
-    if not is_expected:
+    lacks_drafts = not choice.may_draft and options.draft and drafter
+    if lacks_drafts or (choice.may_draft and choice.kind != "exact" and options.rows != "fast"):
         notices.append(choice.message)
     drafters = [open_drafter(path, files.target, target, options.threads, stack)] if path else []
     notices += [notice for _, _, notice in drafters]
     unloaded = count_prediction_bytes(read_header(files.target))
     measures = [_measure_target(target, lines, unloaded), *(measure for _, measure, _ in drafters)]
-    pair = compose(target, [drafter for drafter, _, _ in drafters], replace(options, draft=drafts))
+    pair = compose(target, [drafter for drafter, _, _ in drafters], replace(options, draft=may_draft))
     names, build = [drafter.name for drafter in pair.drafters], version("llama-cpp-python")
     return Running(
         pair=pair,
@@ -179,7 +179,7 @@ def _measure_target(target: LlamaCppTarget, lines: list[str], unloaded: int) -> 
     return measure
 
 
-def _measure_all(measures: list[Measure]) -> Parts:  # the parts of all, and this process's memory as PROGRAM
+def _measure_all(measures: list[Measure]) -> Parts:  # sums of all parts, and this process's memory as PROGRAM
     parts: Parts = {}
     for measure in measures:
         for name, size in measure().items():

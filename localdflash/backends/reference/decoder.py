@@ -186,7 +186,7 @@ class Decoder(nn.Module):
     def forward(
         self, ids: Tensor, positions: Tensor, attend: Attend, taps: Sequence[int] = ()
     ) -> tuple[Tensor, list[Tensor]]:
-        """Return normed hidden states [B, T, H] of ids [B, T] at positions [T] or [B, T], and the outputs of `taps`."""
+        """Return normed hidden states [B, T, H] of ids [B, T] at positions [T] or [B, T], and the `taps` outputs."""
         c = self.config
         cos, sin = rotary(positions, c.head_dim, c.rope_theta, c.rope_factors)
         x = self.embed_tokens(ids)

@@ -53,7 +53,7 @@ def _empty_network(config: DFlashConfig) -> DFlash:
 
 
 def _check_shapes(model: DFlash, found: Mapping[str, tuple[int, ...]], path: str) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a network's tensors; raise ModelError if those of a file differ."""
+    """Return the shapes of a network's tensors; raise ModelError if a file's shapes differ."""
     expected = {name: tuple(parameter.shape) for name, parameter in model.state_dict().items()}
     for name in sorted((expected.keys() ^ found.keys()) - ({OPTIONAL_BIAS} & expected.keys())):
         raise ModelError(f"{path}: tensor {name} is {'missing' if name in expected else 'unexpected'}")

@@ -17,7 +17,7 @@ from localdflash.models.shapes.dflash_config import DFlashConfig
 
 
 class LocalConvolution(nn.Module):
-    """Convolutions over the rows (slots) of a block, one before a sublayer and one after it: its two sides."""
+    """Convolutions over the rows (slots) of a block, one before a sublayer and one after it, called its two sides."""
 
     def __init__(self, config: DFlashConfig) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class MarkovHead(nn.Module):
         self.markov_w1 = nn.Embedding.from_pretrained(
             torch.zeros(config.decoder.vocab_size, config.markov_rank), freeze=False
         )
-        self.markov_w2 = nn.Linear(config.markov_rank, config.proposed, bias=False)
+        self.markov_w2 = nn.Linear(config.markov_rank, config.draft_vocab_size, bias=False)
 
     def forward(self, before: Tensor) -> Tensor:
         """Return the bias of a slot's logits [V] for the embedding [rank] of the previous token."""
@@ -119,7 +119,7 @@ class DFlash(nn.Module):
         if config.own_embedding:
             self.embed_tokens = nn.Embedding.from_pretrained(torch.zeros(c.vocab_size, c.hidden_size), freeze=False)
         if config.own_head:
-            self.lm_head = nn.Linear(c.hidden_size, config.proposed, bias=False)
+            self.lm_head = nn.Linear(c.hidden_size, config.draft_vocab_size, bias=False)
         if config.markov_rank:
             self.markov_head = MarkovHead(config)
         if config.judges:
@@ -158,7 +158,7 @@ class DFlash(nn.Module):
 
 
 def block_mask(config: DFlashConfig, layer: int, start: int, rows: int, context: Tensor) -> Tensor | None:
-    """Return the mask [rows, C + rows] of a block over context keys at positions [C] and itself; None: sees all."""
+    """Return a block's mask [rows, C + rows] over context keys at positions [C] and its own keys; None: sees all."""
     sliding, causal = config.is_sliding(layer), config.is_causal(layer)
     if not sliding and not causal:
         return None

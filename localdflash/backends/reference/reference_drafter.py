@@ -11,8 +11,8 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from localdflash.engine.pair import TargetFeatures
 
-# (previous token, hidden state [H], logits [R]) -> tokens [n], their logits [n], confidence; None: the softmax.
-# R: rows of the drafter's head, V or the size of the short vocabulary
+# (previous token, hidden state [H], logits [R]) -> tokens [n], their logits [n], confidence (None: the softmax).
+# R: rows of the drafter's LM head, V or the size of a reduced vocabulary
 Score = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
 
 
@@ -71,7 +71,7 @@ class DFlashDrafter:
         return Draft(self.name, tokens[1:], confidence)
 
     def _run_block(self, anchor: int, limit: int) -> tuple[Tensor, Tensor]:
-        """Return hidden states [slots, H] of the proposing slots, and logits [limit, R] of the first ones."""
+        """Return hidden states [slots, H] of the proposing slots, and logits [limit, R] of the first `limit` slots."""
         config, start = self.model.config, self.length
         ids = torch.tensor([anchor] + [config.mask_token_id] * (config.block_size - 1))
         cached_positions = torch.arange(start)

@@ -45,7 +45,7 @@ class MemorySizes(Protocol):
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """Free bytes of `what`. `margin` stays free, `spare` too unless a context was requested. `beside`: host memory."""
+    """Free bytes of `what`; `margin` stays free, `spare` too unless a context is requested. `beside`: host memory."""
 
     free: int
     margin: int
@@ -59,7 +59,7 @@ class MemoryBudget:
         return needed <= memory.free
 
     def find_tightest(self, parts: Parts) -> "tuple[MemoryBudget, int]":
-        """Return the memory (this one or host memory) that is too small, else this one, and the bytes needed there."""
+        """Return this budget and the bytes needed, or the host memory's budget and bytes if only that is too small."""
         needed = self.needed(parts)
         if not self.beside:
             return self, needed

@@ -17,7 +17,7 @@ def system_budget() -> MemoryBudget:
     """Return the memory available without swapping, without files that this process has mapped."""
     free = psutil.virtual_memory().available
     limit = _cgroup_free(CGROUP)
-    return MemoryBudget(max((free if limit is None else min(free, limit)) - mapped(), 0), MARGIN, "memory")
+    return MemoryBudget(max((free if limit is None else min(free, limit)) - mapped_bytes(), 0), MARGIN, "memory")
 
 
 def all_memory() -> int:
@@ -28,7 +28,7 @@ def all_memory() -> int:
     return int(total)
 
 
-def mapped() -> int:
+def mapped_bytes() -> int:
     """Return the resident bytes of files that this process has mapped; 0 if unknown."""
     return int(getattr(psutil.Process().memory_info(), "shared", 0))
 
@@ -37,17 +37,17 @@ def program_bytes(with_torch: bool) -> int:
     """Return the resident bytes of this process, after importing torch if a part of the pair needs it."""
     if with_torch:
         import_module("torch")
-    return resident()
+    return resident_bytes()
 
 
-def resident() -> int:
+def resident_bytes() -> int:
     """Return the resident bytes of this process."""
     return int(psutil.Process().memory_info().rss)
 
 
 def with_program(parts: Parts) -> Parts:
     """Return the parts of a pair in this process, with all other resident bytes as the program."""
-    return {**parts, PROGRAM: max(resident() - total(parts), 0)}
+    return {**parts, PROGRAM: max(resident_bytes() - total(parts), 0)}
 
 
 def _cgroup_free(folder: Path) -> int | None:

@@ -9,7 +9,7 @@ DRAFTER_KV = "drafter K/V"
 SCRATCH = "graphs and scratch"  # compute buffers, logits, hidden states for the drafter
 IN_MEMORY = " in memory"  # suffix of parts in host memory while the pair is on a GPU
 PROGRAM = "program"  # the interpreter, its libraries and the vocabulary
-PREFIXES = "prefix cache"  # of the daemon; not planned, because it uses memory that is free
+PREFIXES = "prefix cache"  # the daemon's; not planned, because the cache only uses free memory
 
 
 def total(parts: Parts) -> int:
@@ -18,7 +18,7 @@ def total(parts: Parts) -> int:
 
 
 def split_host_parts(parts: Parts) -> tuple[Parts, Parts]:
-    """Split parts into those on a GPU and those in host memory."""
+    """Split parts into GPU parts and host memory parts."""
     host_parts = {name: size for name, size in parts.items() if name.endswith(IN_MEMORY) or name == PROGRAM}
     return {name: size for name, size in parts.items() if name not in host_parts}, host_parts
 

@@ -135,7 +135,7 @@ class DownloadJob:
         return records.add(self.source.path, self.remote.repository, self.remote.commit, revision, sha256)
 
     def _adopt(self, report: DownloadReport) -> FileRecord | None:
-        """Return the record of a matching file, None for an older verified one; set another aside with ModelError."""
+        """Return the record of a matching file, None for an older verified file; set others aside with ModelError."""
         path = self.source.path
         if records.current(path):
             sha256, digest = compute_digests(path, self.remote.name, len(self.digest), report)

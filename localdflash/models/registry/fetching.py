@@ -20,7 +20,7 @@ from localdflash.models.shapes.drafter_check import check_files
 
 @dataclass(frozen=True)
 class MergeJob:
-    """Pending merge of a base, which is downloaded before, and a LoRA adapter."""
+    """Pending merge of a base target, which is downloaded first, and a LoRA adapter."""
 
     source: FileSource
     merged: MergeSource
@@ -164,8 +164,8 @@ def remove(removal: Removal, report: DownloadReport) -> None:
 def _with_leftovers(path: Path) -> tuple[Path, ...]:
     """Return a file together with the leftovers of its download."""
     aside = path.with_name(f"{path.name}.mismatch")
-    beside = sorted(path.parent.glob(f".{path.name}.*")) if path.parent.is_dir() else []
-    return (path, aside, *beside)
+    hidden = sorted(path.parent.glob(f".{path.name}.*")) if path.parent.is_dir() else []
+    return (path, aside, *hidden)
 
 
 def _remove_empty(folder: Path) -> None:

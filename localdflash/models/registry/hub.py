@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MAIN = "main"
 CHUNK = 1 << 16  # bytes written at a time; a dropped connection or a killed process loses at most this many
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-MAX_FILES = 10_000  # of a repository
+MAX_FILES = 10_000  # maximum number of files in a repository
 TIMEOUT = 10.0  # seconds without an answer
 DIGEST = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 

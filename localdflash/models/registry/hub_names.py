@@ -121,7 +121,7 @@ def _is_selectable(file: str) -> bool:
 
 
 def _of_quantization(models: list[str], quantization: str) -> list[str]:
-    """Return the files of this quantization, else those of Unsloth's dynamic variant (UD-)."""
+    """Return the files of this quantization, else the files of Unsloth's dynamic variant (UD-)."""
     exact = [file for file in models if quantization_of(file) == quantization]
     return exact or [file for file in models if quantization_of(file) == f"UD-{quantization}"]
 

@@ -10,10 +10,10 @@ from localdflash.base.errors import ModelError
 from localdflash.base.files.json_file import read_json
 from localdflash.models.weights.split import first_of
 
-OLLAMA = "ollama:"  # begins the name of one of Ollama's models, whose files are named by their hash
+OLLAMA = "ollama:"  # prefix of the name of an Ollama model; Ollama names model files by their hash
 OLLAMA_DEFAULTS = ("registry.ollama.ai", "library")  # not part of a model's short name
 OLLAMA_WEIGHTS = "application/vnd.ollama.image.model"
-OLLAMA_SERVICE = "/usr/share/ollama/.ollama/models"  # of the systemd service that its installer sets up
+OLLAMA_SERVICE = "/usr/share/ollama/.ollama/models"  # models of the systemd service that Ollama's installer sets up
 MAX_MANIFEST_BYTES = 1 << 16
 
 

@@ -83,7 +83,7 @@ def _pip(package: Package, folder: Path, output: int) -> "Iterator[subprocess.Po
 def _count_downloaded_bytes(folder: Path) -> int:
     """Return the number of bytes that pip has downloaded into the folder."""
     sizes = [0]
-    for parent, _, names in os.walk(folder):  # which skips folders that were deleted meanwhile
+    for parent, _, names in os.walk(folder):  # `walk` skips folders that were deleted meanwhile
         for name in names:
             with suppress(OSError):
                 sizes.append(Path(parent, name).stat().st_size)

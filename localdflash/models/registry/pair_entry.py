@@ -27,7 +27,7 @@ class Package:
 
     name: str
     version: str
-    sha256: str  # of the wheel
+    sha256: str  # hash of the wheel
     size: int  # bytes of the wheel
 
     @property
@@ -53,7 +53,7 @@ class FileSource:
     sha256: str | None = None
     revision: str | None = None  # commit or branch; None: the repository's main branch
     size: int | None = None  # bytes
-    package: Package | None = None  # whose wheel has `file` as a member
+    package: Package | None = None  # package whose wheel contains `file`
     adapted: MergeSource | None = None  # base and adapter of a locally merged target
 
     @property
@@ -144,7 +144,7 @@ class PairEntry:
     target: TargetSource
     drafter: DrafterSource | None
     origin: Path  # registry file of the entry
-    backends: tuple[str, ...]  # that run the pair
+    backends: tuple[str, ...]  # backends that run the pair
     architecture: str | None = None
     licence: str | None = None
     memory_gb: float | None = None
@@ -159,7 +159,7 @@ class PairEntry:
     ran_with: RanWith | None = None
     read: tuple[Read, ...] = ()  # files that the facts were read from
     sampling: Mapping[str, float] = field(default_factory=dict, hash=False)  # for a chat, from the model card
-    match: DrafterMatch | None = None  # of a target without an entry
+    match: DrafterMatch | None = None  # drafter found for a target without an entry
 
     @property
     def unknown(self) -> tuple[str, ...]:

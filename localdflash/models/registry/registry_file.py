@@ -71,7 +71,7 @@ _DRAFTER: _Types = {
 }
 _PINS: _Types = {"sha256": Sha256 | None, "size": _Size | None}
 _FIXED: _Types = {"file": FileName, "sha256": Sha256, "size": _Size}
-_SOURCES: Mapping[str, _Types] = {  # by the key that only this source has
+_SOURCES: Mapping[str, _Types] = {  # keys of each kind of source, by the key that only this kind has
     "repository": {"repository": Repository, "file": FileName, "revision": Revision | None, **_PINS},
     "path": {"path": Text, **_PINS},
     # An index lists only the hashes of wheels.

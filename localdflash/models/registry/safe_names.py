@@ -4,7 +4,7 @@ from typing import Annotated
 
 from localdflash.base.convert import pattern
 
-MAX_FILE_CHARS = 191  # of a file name: with our prefix and suffix (.NAME.digest.partial) it stays below 255
+MAX_FILE_CHARS = 191  # with our prefix and suffix (.NAME.digest.partial) a file name stays below 255 characters
 _OWNER_OR_NAME = r"\w[\w.-]{0,94}(?<![.-])"
 _PORTABLE = r"(?!(?:.*/)?(?i:con|prn|aux|nul|com\d|lpt\d)(?:[./]|\Z))"  # no reserved Windows device name in any folder
 

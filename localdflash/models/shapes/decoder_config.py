@@ -34,7 +34,7 @@ class DecoderConfig:
     num_attention_heads: int
     num_key_value_heads: int
     head_dim: int
-    intermediate_size: int  # of a dense MLP; a mixture of experts has none
+    intermediate_size: int  # width of a dense MLP; 0 for a mixture of experts
     rope_theta: float = 1e5
     rms_norm_eps: float = 1e-6
     context_length: int = 1024
@@ -44,19 +44,19 @@ class DecoderConfig:
     rope_factors: tuple[float, ...] = ()  # head_dim / 2 divisors of the RoPE frequencies (Llama 3.1); empty: none
     num_experts: int = 0  # 0: all MLPs are dense; else all are mixtures
     num_experts_per_tok: int = 0
-    moe_intermediate_size: int = 0  # of one expert
+    moe_intermediate_size: int = 0  # width of one expert
     norm_topk_prob: bool = False  # whether the chosen experts' weights are normalised to sum to one
     # Fields of architectures that only the CPU engine runs (see `target_config`).
     rope_magnitude: float = 1.0  # factor of rotated queries and keys (YaRN)
     windows: tuple[int, ...] = ()  # sliding window of each layer in tokens, 0: none; empty: all 0
     sinks: bool = False  # whether each head has an attention sink
     expert_bias: bool = False  # whether router and experts have biases
-    swiglu_limit: float = 0.0  # of the clamped SwiGLU of gpt-oss; 0: ordinary SwiGLU
+    swiglu_limit: float = 0.0  # limit of gpt-oss's clamped SwiGLU; 0: ordinary SwiGLU
     rotary_dim: int = 0  # leading channels of a head that RoPE rotates; 0: all
     output_gate: bool = False  # whether each head's output has a gate
-    shared_intermediate_size: int = 0  # of the shared expert; 0: none
-    delta: DeltaShape | None = None  # of the recurrent layers
-    recurrent: tuple[bool, ...] = ()  # whether a layer is a delta net; empty: none
+    shared_intermediate_size: int = 0  # width of the shared expert; 0: none
+    delta: DeltaShape | None = None  # shape of the recurrent layers
+    recurrent: tuple[bool, ...] = ()  # for each layer, whether it is a delta net; empty: no delta nets
 
     @property
     def recurrent_layers(self) -> int:

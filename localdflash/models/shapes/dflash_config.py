@@ -14,7 +14,7 @@ from localdflash.models.shapes.fingerprint import TrainedFor
 OURS = "localdflash"
 RETRAIN_VOCABULARY = "run `localdflash train vocabulary` again"
 SHORT_KEY = f"{OURS}.short_vocabulary"
-SHORT_HEAD = ("d2t", "output.weight")  # tensors of a GGUF: token ids of the head's rows, and these rows
+SHORT_HEAD = ("d2t", "output.weight")  # tensors of a GGUF: token ids of the LM head's rows, and these rows
 
 Kind = Literal["dflash", "dflash2", "dspark"]
 
@@ -31,22 +31,22 @@ class DFlashConfig:
     mask_token_id: int
     taps: tuple[int, ...]  # 0-based target layers whose hidden-state features (outputs) the drafter reads
     window: int | None = None  # tokens that a sliding layer sees, the query included
-    sliding: tuple[bool, ...] = ()  # per layer; empty: none
+    sliding: tuple[bool, ...] = ()  # for each layer, whether it sees only the window; empty: no layer
     causal: bool | None = None  # attention inside the draft block; None: only in sliding layers
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     softcap: float = 0.0
     from_anchor: bool = False  # whether the anchor proposes, too; each slot then proposes the token after it
-    short: tuple[int, ...] = ()  # ids of the short vocabulary, ascending; empty: all tokens
+    short: tuple[int, ...] = ()  # short vocabulary: ids of the tokens that can be proposed, ascending; empty: all
     trained_for: TrainedFor | None = None
     own_embedding: bool = False  # instead of the target's
     own_head: bool = False  # instead of the target's
-    markov_rank: int = 0  # of DSpark: each slot's logits depend on the previous token
-    judges: bool = False  # whether the drafter has the confidence head of DSpark
-    conv_kernel: int = 0  # of DFlash 2: inputs of the local convolutions
+    markov_rank: int = 0  # DSpark: each slot's logits depend on the previous token
+    judges: bool = False  # whether the drafter has a confidence head (DSpark), which judges its tokens
+    conv_kernel: int = 0  # DFlash 2: inputs of the local convolutions
     conv_group: int = 0  # channels that share a coefficient
-    selector_rank: int = 0  # of DFlash 2: a slot's best candidates are scored by the previous token
-    selector_top_k: int = 0  # candidates
+    selector_rank: int = 0  # DFlash 2: a slot's best candidates are scored by the previous token
+    selector_top_k: int = 0  # candidates per slot
 
     @property
     def kind(self) -> Kind:
@@ -66,7 +66,7 @@ class DFlashConfig:
         return self.block_size - self.first_slot
 
     @property
-    def proposed(self) -> int:
+    def draft_vocab_size(self) -> int:
         """Return the number of tokens in the draft vocabulary."""
         return len(self.short) or self.decoder.vocab_size
 
@@ -123,8 +123,8 @@ def _invalid_heads(config: DFlashConfig) -> str:
             f"invalid convolutions (conv_kernel_size {c.conv_kernel}, conv_group_size {c.conv_group})",
         ),
         (
-            c.selector_top_k > c.proposed,
-            f"selector_top_k {c.selector_top_k} is above the {c.proposed} tokens of the vocabulary",
+            c.selector_top_k > c.draft_vocab_size,
+            f"selector_top_k {c.selector_top_k} is above the {c.draft_vocab_size} tokens of the vocabulary",
         ),
     )
     return next((problem for is_invalid, problem in cases if is_invalid), "")

@@ -18,12 +18,12 @@ from localdflash.models.shapes.gguf_config import LAYER_TENSORS, check_whole_hea
 from localdflash.models.weights import gguf, safetensors
 
 MAX_JSON_BYTES = 1 << 20
-UNUSED = ("d2t", "t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # of speculators, only for training
+UNUSED = ("d2t", "t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # tensors that only training reads
 INTEGERS = {"I64": "<q", "I32": "<i"}  # dtype in safetensors -> struct format
 
 # Names of a GGUF's tensors in z-lab's safetensors.
 TOP_TENSORS = {"fc": "fc", "enc.output_norm": "hidden_norm", "output_norm": "norm"}
-CONVOLUTION_TENSORS = {  # of a layer of DFlash 2
+CONVOLUTION_TENSORS = {  # in a layer of DFlash 2
     "attn_conv_base": "attention_conv.base_kernel",
     "attn_conv_proj.weight": "attention_conv.kernel_projection.weight",
     "ffn_conv_base": "mlp_conv.base_kernel",

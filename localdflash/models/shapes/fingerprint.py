@@ -12,14 +12,14 @@ from pathlib import Path
 from localdflash.base.files.regular import open_model
 from localdflash.models.weights.gguf import GGUFHeader
 
-FIRST_BYTES = 256  # of each tensor
+FIRST_BYTES = 256  # hashed bytes of each tensor
 
 
 @dataclass(frozen=True)
 class TrainedFor:
-    """Target of a drafter's training, and the mean accepted length there."""
+    """Target that a drafter was trained for, and the mean accepted length with this target."""
 
-    name: str  # of the file
+    name: str  # file name
     kind: str  # architecture, shape and quantization
     digest: str
     tau: float = 0.0  # tokens per verify step on held-out answers; 0: not measured

@@ -20,10 +20,10 @@ from localdflash.models.shapes.gguf_config import (
 from localdflash.models.weights.gguf import GGUFHeader
 from localdflash.models.weights.gguf_limits import MAX_LAYERS
 
-SWIGLU_LIMIT = 7.0  # of gpt-oss; not in the metadata
-INTERVAL = 4  # of Qwen3.5: every fourth layer has attention
+SWIGLU_LIMIT = 7.0  # in gpt-oss; not in the metadata
+INTERVAL = 4  # in Qwen3.5, every fourth layer has attention
 MAX_CONV_KERNEL = 16  # inputs of a convolution
-PATTERN = 2  # of gpt-oss: every second layer has no window
+PATTERN = 2  # in gpt-oss, every second layer has no window
 NEUTRAL = {  # keys that llama.cpp applies and the CPU engine does not -> their neutral value
     "rope.scaling.attn_factor": 1.0,
     "rope.scaling.yarn_attn_factor": 1.0,

@@ -41,7 +41,7 @@ MIN_KEY_BYTES = 8 + 1 + 4 + 1
 MIN_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8
 
 T = TypeVar("T")
-Identity = tuple[int, ...]  # of a model's files; see `_identity`
+Identity = tuple[int, ...]  # identifies the state of a model's files; see `_identity`
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ _STRING = 8
 _ARRAY = 9
 
 MAX_KEY_BYTES = 255  # the format allows 65535; keys in use are shorter than 64, and messages quote them
-MAX_ARRAY_ELEMENTS = 4_000_000  # of all arrays together; a vocabulary of 262k tokens with merges has 1.3 million
+MAX_ARRAY_ELEMENTS = 4_000_000  # in all arrays together; a vocabulary of 262k tokens with merges has 1.3 million
 
 
 def read_metadata(reader: GGUFReader, count: int) -> dict[str, object]:

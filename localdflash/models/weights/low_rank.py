@@ -34,9 +34,9 @@ class AdapterNotes:
 
     base_sha256: str
     name: str
-    quantization: str  # of the matrices that change, one of `FILE_TYPES`
-    rows: tuple[int, ...]  # of the embedding
-    spellings: Mapping[int, str]  # of renamed tokens
+    quantization: str  # type of the matrices that change, one of `FILE_TYPES`
+    rows: tuple[int, ...]  # embedding rows that are replaced
+    spellings: Mapping[int, str]  # new spellings of tokens, by id
 
     def as_metadata(self) -> dict[str, str]:
         """Return the metadata of a safetensors file."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from localdflash.base.errors import ModelError
 from localdflash.models.weights.ggml_types import GGMLType
 
-CHUNK_WEIGHTS = 1 << 18  # unpacked at a time: few enough that intermediates stay in the CPU's cache
+CHUNK_WEIGHTS = 1 << 18  # weights unpacked at a time, so that intermediates stay in the CPU's cache
 # Values of nibbles in IQ4_NL and IQ4_XS, and doubled values in MXFP4.
 IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 E2M1_VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
@@ -53,7 +53,7 @@ def _bits(packed: Tensor, width: int) -> Tensor:
 
 
 def _q4_0(blocks: Tensor) -> Tensor:
-    """Unpack a scale and 16 bytes: low nibbles are weights 0-15, high ones 16-31; codes are offset by 8."""
+    """Unpack a scale and 16 bytes: low nibbles are weights 0-15, high nibbles 16-31; codes are offset by 8."""
     codes = _bits(blocks[:, 2:], 4).flatten(1).float() - 8
     return _half(blocks, 0) * codes
 
@@ -134,7 +134,7 @@ def _group_scales(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _q4_k(blocks: Tensor) -> Tensor:
-    """Unpack group scales and 128 bytes: of each 32 bytes, low nibbles are 32 weights, high ones the next 32."""
+    """Unpack group scales and 128 bytes: of each 32 bytes, low nibbles are 32 weights, high nibbles the next 32."""
     scale, minimum = _group_scales(blocks)
     codes = _bits(blocks[:, 16:].reshape(-1, 4, 32), 4).reshape(-1, 8, 32)
     return (scale * codes - minimum).flatten(1)

@@ -1,6 +1,6 @@
 """Models in several files, NAME-00001-of-00003.gguf or .safetensors, identified by the path of the first part.
 
-The header of every GGUF part has its number (from 0), the number of parts and of all tensors; the first has the rest.
+Every GGUF part's header has its number (from 0) and the counts of parts and tensors; the first part has the other keys.
 """
 
 import os

@@ -278,7 +278,7 @@ def test_file_truncated_in_use_gives_one_line_error(model: Path, folder: Path, c
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == ModelError.exit_code
     assert done.stderr == (
-        f"localdflash: {the_only(folder)}: became shorter while it was in use; restart, and it is packed again\n"
+        f"localdflash: {the_only(folder)}: became shorter while it was in use; restart to pack it again\n"
     )
     assert is_right(model)
 

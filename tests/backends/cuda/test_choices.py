@@ -75,7 +75,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def wrong(op: Op, arguments: dict[str, Any]) -> None:
     """Change the numbers or ids of a result."""
     op(**arguments)
-    for name, tensor in calls.tensors(arguments).items():
+    for name, tensor in calls.writable_tensors(arguments).items():
         if name in ("x", "q_out", "out", "choice", "draft", "a", "tokens"):
             tensor.add_(1)
 

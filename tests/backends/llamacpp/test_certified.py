@@ -57,7 +57,7 @@ def at(way: DecodeMode, price: float, eight: float = 3.0) -> MeasuredMode:
 )
 def test_mode_is_chosen_by_cost_of_exactness(price: float, mode: Any, with_drafter: bool, kind: str) -> None:
     chosen = choose_mode(record(at(ALL, price)), mode, with_drafter)
-    assert (chosen.kind, chosen.drafts) == (kind, kind != "plain")
+    assert (chosen.kind, chosen.may_draft) == (kind, kind != "plain")
     assert chosen.mode == (ALL if kind == "exact" else UNMODIFIED)
     if kind in ("fast", "plain") and mode == "auto":
         assert f"{price:.2f}" in chosen.message
@@ -78,11 +78,11 @@ def test_cheapest_mode_wins_counting_drafts_and_single_token_steps() -> None:
 @pytest.mark.parametrize("mode", ["auto", "exact", "fast"])
 def test_recurrent_batches_fit_the_rollback_limit(mode: Any) -> None:
     chosen = choose_mode(FileMeasurement(1.0, (), max_width=1), mode, True)
-    assert (chosen.drafts, chosen.mode) == (False, UNMODIFIED)  # prompts are read in full width
+    assert (chosen.may_draft, chosen.mode) == (False, UNMODIFIED)  # prompts are read in full width
     assert "recurrent layers" in chosen.message
     assert "\n" not in chosen.message
     chosen = choose_mode(FileMeasurement(1.0, (), max_width=MAX_WIDTH_WITH_STATES), mode, True)
-    assert chosen.drafts
+    assert chosen.may_draft
     assert chosen.mode.widths == tuple(range(1, MAX_WIDTH_WITH_STATES + 1))
 
 
@@ -151,17 +151,17 @@ class Made:
     def go_to(self, place: int) -> None:
         self.place = place
 
-    def rows(self, width: int) -> Rows:
+    def decode_rows(self, width: int) -> Rows:
         self.decodes += 1
         return np.array([[row, self._bits(width, row, row)] for row in range(width)], np.float32)
 
     def decode_again(self, width: int) -> Rows | None:
         if not self.forgetful:
             return None
-        rows = self.rows(width)[width // 2 :]
+        rows = self.decode_rows(width)[width // 2 :]
         return rows + 1 if width in self.forgetful else rows
 
-    def one_by_one(self, width: int, count: int) -> Rows:
+    def decode_one_by_one(self, width: int, count: int) -> Rows:
         return np.array([[token, self._bits(width, 0, token)] for token in range(count)], np.float32)
 
     def _bits(self, width: int, slot: int, token: int) -> float:
@@ -212,10 +212,10 @@ def test_real_decoder_is_deterministic_at_all_positions(architecture: str, tmp_p
     with closing(LlamaDecoder(model, NOT_REPACKED, 1)) as decoder:
         for place in range(3):
             decoder.go_to(place)
-            rows = decoder.rows(9)
+            rows = decoder.decode_rows(9)
             assert rows.shape[0] == 9
-            assert np.array_equal(rows, decoder.rows(9))
-            assert np.abs(decoder.one_by_one(2, 9) - rows).max() < 0.1 * rows.std()
+            assert np.array_equal(rows, decoder.decode_rows(9))
+            assert np.abs(decoder.decode_one_by_one(2, 9) - rows).max() < 0.1 * rows.std()
             again = decoder.decode_again(9)
             assert (again is None) == (architecture != "qwen35")
             assert again is None or np.array_equal(again, rows[4:])

@@ -99,7 +99,7 @@ def test_the_best_quantization_is_the_first_that_fits(free: int, best: str | Non
 
 @pytest.fixture(autouse=True)
 def nothing_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(free, "mapped", lambda: 0)
+    monkeypatch.setattr(free, "mapped_bytes", lambda: 0)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_files_in_use_are_not_free(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """The weights of a pair that is loaded are page cache to the system."""
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=5000))
     monkeypatch.setattr(free, "CGROUP", tmp_path / "none")
-    monkeypatch.setattr(free, "mapped", lambda: 1200)
+    monkeypatch.setattr(free, "mapped_bytes", lambda: 1200)
     assert free.system_budget().free == 3800
-    monkeypatch.setattr(free, "mapped", lambda: 9000)
+    monkeypatch.setattr(free, "mapped_bytes", lambda: 9000)
     assert free.system_budget().free == 0

@@ -1,4 +1,4 @@
-"""Arguments of a call of an operation by name: copied, moved and traversed, so that runs can be compared."""
+"""Copies, moves and traverses the arguments of an operation's call, so that runs can be compared."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,7 +31,7 @@ def copy_arguments(arguments: Arguments, device: torch.device | None = None) -> 
     return {name: value if name in SCRATCH else _copy(value, device) for name, value in arguments.items()}
 
 
-def tensors(arguments: Arguments) -> dict[str, Tensor]:
+def writable_tensors(arguments: Arguments) -> dict[str, Tensor]:
     """Return all tensors that a call could have written, by dotted name, such as "x" or "cache.k"."""
     written = {name: value for name, value in arguments.items() if name not in SCRATCH}
     return {name: tensor for key, value in written.items() for name, tensor in _walk(key, value)}
@@ -68,7 +68,7 @@ def run_reference(reference: Callable[..., None], arguments: Arguments) -> Argum
 
 @contextmanager
 def _dense(arguments: Arguments) -> Iterator[None]:
-    """Cache `Planes.dense` of the arguments in the context only: those of a whole model would not fit into memory."""
+    """Cache `Planes.dense` of the arguments in the context only: a whole dense model would not fit into memory."""
     matrices = list(planes_in(arguments))
     try:
         for planes in matrices:
@@ -97,9 +97,8 @@ def _piece(planes: Planes, expert: int, first: int, last: int) -> Planes:
         rows = tensor.shape[0] // planes.experts
         return tensor[expert * rows : (expert + 1) * rows, ..., first:last]
 
-    p = planes
-    parts = {name: cut(getattr(p, name)) for name in TENSORS}
-    return replace(p, n=last - first, experts=1, **parts)
+    parts = {name: cut(getattr(planes, name)) for name in TENSORS}
+    return replace(planes, n=last - first, experts=1, **parts)
 
 
 def _copy(value: Any, device: torch.device | None) -> Any:

@@ -1,4 +1,4 @@
-"""Times, in a step, of the operations that do not run as their kernels."""
+"""Measures how long a step spends in operations that do not run as their kernels."""
 
 import time
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.ops import Op
 from localdflash.backends.cuda.proof.operations import using_ops, wrap_ops
 
-STEPS = 2  # only the last one counts: the first fills caches
+STEPS = 2  # only the last step counts, since the first fills caches
 
 
 def costs(pair: CudaPair, choices: Choices) -> Iterator[str]:

@@ -17,7 +17,7 @@ from localdflash.backends.cuda.proof.calls import (
     copy_arguments,
     planes_in,
     run_reference,
-    tensors,
+    writable_tensors,
 )
 from localdflash.backends.cuda.stack import ROWS, Stack
 from localdflash.backends.cuda.stepper import Stepper
@@ -29,7 +29,7 @@ MAX_DIFFERING_CODES = 0.03  # share of the codes that may be off by one, because
 
 
 class CheckError(Exception):
-    """Failed check of an operation, which is named as in `CallNames`."""
+    """Failed check of an operation; `CallNames` names the operation."""
 
     def __init__(self, operation: str, failure: str) -> None:
         super().__init__(f"{operation}: {failure}")
@@ -110,7 +110,7 @@ def report_launches(ops: Ops, watch: Watch) -> Ops:
 
 
 class CallNames:
-    """Names of calls with their layer, which is that of the call's matrix, or of the last call with a matrix."""
+    """Names of calls with their layer. A call without a matrix gets the layer of the last call with a matrix."""
 
     def __init__(self, stepper: Stepper) -> None:
         self._of = {id(planes): name for name, weights in _weights(stepper) for planes in planes_in(weights)}
@@ -163,7 +163,7 @@ def _run_twice(call: str, op: Op, arguments: Arguments) -> dict[str, Tensor]:
     try:
         op(**twin)
         op(**arguments)
-        got, again = tensors(arguments), tensors(twin)
+        got, again = writable_tensors(arguments), writable_tensors(twin)
         differing = next((part for part, tensor in got.items() if not same_bits(tensor, again[part])), "")
     except Exception as error:
         if is_out_of_memory(error):
@@ -178,7 +178,7 @@ def _compare(call: str, name: str, got: dict[str, Tensor], before: Arguments, re
     if name == "head" and before.get("logits") is None:
         planes = before["planes"]
         before["logits"] = torch.zeros(ROWS, planes.n, device=planes.base.device)
-    want = tensors(run_reference(reference, before))
+    want = writable_tensors(run_reference(reference, before))
     if name == "head":
         _settle_ties(got, want)
     if name == "route" and _is_tie(got, want):
@@ -192,7 +192,7 @@ def _compare(call: str, name: str, got: dict[str, Tensor], before: Arguments, re
 
 
 def _settle_ties(got: dict[str, Tensor], want: dict[str, Tensor]) -> None:
-    """If the best two logits of a row are equal up to rounding, accept either as the reference's choice."""
+    """If the best two logits of a row are equal up to rounding, accept either token as the reference's choice."""
     logits, ids, chosen = want["logits"], want.get("ids"), got["out"].to(want["out"].device)
     rows = chosen.long() if ids is None else (ids == chosen.unsqueeze(1)).int().argmax(1)
     taken = logits.gather(1, rows.clamp(0, logits.shape[1] - 1).unsqueeze(1))[:, 0]
@@ -213,7 +213,7 @@ class RowRecorder:
 
     def __init__(self, stepper: Stepper, row: int, slot: int) -> None:
         self.found: list[tuple[str, dict[str, Tensor]]] = []
-        self._row, self._slot, self._call_names = row, slot, CallNames(stepper)  # slot: of the row in the KV cache
+        self._row, self._slot, self._call_names = row, slot, CallNames(stepper)  # slot: position in the KV cache
 
     def record(self, ops: Ops) -> Ops:
         """Return operations that record the row of every call, except those of `BY_EXPERT`."""
@@ -231,7 +231,7 @@ class RowRecorder:
         return run
 
     def _of_row(self, arguments: Arguments) -> Iterator[tuple[str, Tensor]]:
-        for name, tensor in tensors(arguments).items():
+        for name, tensor in writable_tensors(arguments).items():
             if name in ROW_AXES:
                 yield (
                     name,
@@ -241,7 +241,7 @@ class RowRecorder:
                 yield name, tensor[self._slot].clone()
 
     def check(self, other: "RowRecorder") -> None:
-        """Raise CheckError for the first operation that gave the row other bits in the other recording."""
+        """Raise CheckError for the first operation whose bits for the row differ from the other recording."""
         for (call, ours), (_, theirs) in zip(self.found, other.found, strict=True):
             for part, tensor in ours.items():
                 if not same_bits(tensor, theirs[part]):

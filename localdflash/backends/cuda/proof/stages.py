@@ -27,16 +27,16 @@ from localdflash.engine.sampling_params import SamplingParams
 from localdflash.kernels.cuda.attention import BUCKETS, slots_of
 from localdflash.kernels.cuda.rounds import CONTEXT, DRAFTER, LIVE
 
-TEXT_TOKENS = 64  # of a greedy answer
-SAMPLED_TOKENS = 16  # of a sampled answer
+TEXT_TOKENS = 64  # length of a greedy answer
+SAMPLED_TOKENS = 16  # length of a sampled answer
 REPLAYED_STEPS = 6
 CACHE_TENSORS = "keys", "values", "scales of keys", "scales of values"  # the scales only of an 8-bit cache
 CHECKED_ROWS = (1, 6, 15)  # rows of a verify batch that are compared with a single-token batch
-MAX_REGRET_NATS = 0.2  # log probability, by the reference, that the kernels' likeliest token may fall short
+MAX_REGRET_NATS = 0.2  # log probability, by the reference, that the kernels' choice may lose to the reference's choice
 SAMPLING_FLOATS = (0.8, 0.95, 0.05, 1.1)  # temperature, top_p, min_p, repetition penalty
 SAMPLING_INTEGERS = (40, 12345, -678, 64)  # top_k, seed (low, high), penalty window
 SAMPLED_ON_DEVICE = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, repetition_penalty=1.1, seed=7)
-SAMPLED_ON_HOST = SamplingParams(temperature=0.8, top_k=40, presence_penalty=0.5, seed=7)  # sampled on the host
+SAMPLED_ON_HOST = SamplingParams(temperature=0.8, top_k=40, presence_penalty=0.5, seed=7)  # penalty: needs the host
 
 Check = Callable[[], None]
 
@@ -44,17 +44,17 @@ Check = Callable[[], None]
 def stages(pair: CudaPair, ids: Sequence[int], watch: Watch) -> Iterator[tuple[str, Check]]:
     """Yield the checks by name; `ids` are a prompt of at least 17 tokens that leaves room for an answer."""
     checks = _SelfCheck(pair, list(ids), watch)
-    yield "operations", checks.operations
-    yield "short prompt", checks.short_prompt
-    yield "rows", checks.rows  # tokens of a batch
-    yield "prompts", checks.prompts  # read in tiles of 16 tokens
+    yield "operations", checks.check_operations
+    yield "short prompt", checks.check_short_prompt
+    yield "rows", checks.check_rows
+    yield "prompts", checks.check_prompts
     if pair.stepper.reader:
-        yield "blocks", checks.blocks  # of 128 to 512 prompt tokens
-    yield "texts", checks.texts
-    yield "sampled texts", checks.sampled_texts
-    yield "graphs", checks.graphs
+        yield "blocks", checks.check_blocks
+    yield "texts", checks.check_texts
+    yield "sampled texts", checks.check_sampled_texts
+    yield "graphs", checks.check_graphs
     if checks.bucket_borders:
-        yield "long context", checks.long_context
+        yield "long context", checks.check_long_context
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class _SelfCheck:
         """The pair's stepper."""
         return self.pair.stepper
 
-    def operations(self) -> None:
+    def check_operations(self) -> None:
         """Compare every operation with its reference: in a prompt, in steps without a draft, sampled and drafted."""
         stepper = self.stepper
         self.pair.forget()
@@ -88,7 +88,7 @@ class _SelfCheck:
                 stepper.step(mode, greedy=mode != "lookup", splits=self._splits)
         self.pair.forget()
 
-    def short_prompt(self) -> None:
+    def check_short_prompt(self) -> None:
         """Compare the likeliest tokens after each of the first 16 tokens, by the kernels and by the references."""
         with self._prefilled():
             ours = self._logits(0)
@@ -96,8 +96,8 @@ class _SelfCheck:
                 theirs = self._logits(0)
         _require_same_choice("the short prompt", ours, theirs)
 
-    def blocks(self) -> None:
-        """Compare the likeliest tokens after a prompt that was read in blocks of every size, and one read in tiles."""
+    def check_blocks(self) -> None:
+        """Compare the likeliest tokens after a prompt read in blocks of every size, and after the prompt in tiles."""
         stepper, reader = self.stepper, self.stepper.reader
         assert reader
         total = sum(reader.sizes)
@@ -123,7 +123,7 @@ class _SelfCheck:
         stepper.stack.lm_head(stepper.target.head, stepper.choice, logits)
         return logits
 
-    def rows(self) -> None:
+    def check_rows(self) -> None:
         """Check that a verify batch is bit-identical to autoregressive decoding, in any row, with any draft."""
         first = len(self.ids) - ROWS - 1
         self.stepper.set_sampling(SAMPLING_FLOATS, SAMPLING_INTEGERS)  # so that the head stores its logits
@@ -142,7 +142,7 @@ class _SelfCheck:
         with using_ops(stepper, recorder.record(stepper.ops)):
             stepper.verify(greedy=False, splits=self._splits)
 
-    def prompts(self) -> None:
+    def check_prompts(self) -> None:
         """Check that two tiles of a prompt at once are bit-identical to one tile at a time, in every layer."""
         together, alone = self._read_prompt(2), self._read_prompt(1)
         for name, tensor in together.items():
@@ -166,38 +166,38 @@ class _SelfCheck:
         self.pair.forget()
         return outputs
 
-    def texts(self) -> None:
+    def check_texts(self) -> None:
         """Check that an answer is the same in a second run, and with drafts of every kind, some long and correct."""
-        plain = self._text("plain", TEXT_TOKENS)
-        _require_same("plain", "a second run writes another text", self._text("plain", TEXT_TOKENS), plain)
+        plain = self._generate("plain", TEXT_TOKENS)
+        _require_same("plain", "a second run writes another text", self._generate("plain", TEXT_TOKENS), plain)
         # A lookup of the prompt's end drafts half of the answer, then wrong tokens.
         self.pair.set_documents([[*self.ids[-4:], *plain[: TEXT_TOKENS // 2], *plain[:4]]])
         for mode in self._modes[1:]:
-            _require_same(mode, "drafts change the text", self._text(mode, TEXT_TOKENS), plain)
+            _require_same(mode, "drafts change the text", self._generate(mode, TEXT_TOKENS), plain)
         self.pair.set_documents([])
 
-    def sampled_texts(self) -> None:
+    def check_sampled_texts(self) -> None:
         """Check that drafts do not change sampled texts, on the device and on the host."""
         for params in (SAMPLED_ON_DEVICE, SAMPLED_ON_HOST):
-            plain = self._text("plain", SAMPLED_TOKENS, params)
+            plain = self._generate("plain", SAMPLED_TOKENS, params)
             for mode in self._modes:
-                text = self._text(mode, SAMPLED_TOKENS, params)
+                text = self._generate(mode, SAMPLED_TOKENS, params)
                 _require_same(f"{mode}, sampled", "drafts change the text", text, plain)
 
-    def _text(self, mode: StepMode, count: int, params: SamplingParams | None = None) -> list[int]:
+    def _generate(self, mode: StepMode, count: int, params: SamplingParams | None = None) -> list[int]:
         pair = self.pair.with_mode(mode)
         pair.forget()
         request = Request(self.ids, count, params or SamplingParams())
         return [token for step in generate(pair, request) for token in step.tokens]
 
-    def graphs(self) -> None:
+    def check_graphs(self) -> None:
         """Check that replayed graphs write the same bits as the launches they were captured from."""
         for mode in self._modes:
             with self._prefilled():
                 self._replay(mode, len(self.ids) - 1)
 
     def _replay(self, mode: StepMode, length: int) -> None:
-        """Compare steps replayed as graphs with launched ones; these all cover as many chunks as the last one needs."""
+        """Compare steps replayed as graphs with launched steps, which all cover the chunks that the last step needs."""
         stepper, runner, start = self.stepper, self.pair.runner, self.stepper.state.clone()
         splits = chunks(length + ROWS * REPLAYED_STEPS, stepper.cache.k.shape[1])
 
@@ -227,8 +227,8 @@ class _SelfCheck:
         room = self.stepper.context - 4 * ROWS
         return [slots_of(bucket) for bucket in BUCKETS[:-1] if slots_of(bucket) <= room]
 
-    def long_context(self) -> None:
-        """Check operations after each of `bucket_borders`, then graphs across it."""
+    def check_long_context(self) -> None:
+        """For each of `bucket_borders`, check operations in a context past it, then graphs across it."""
         with self._prefilled():
             for border in self.bucket_borders:
                 self._stretch(border + ROWS)
@@ -286,4 +286,4 @@ def _require_same_choice(operation: str, ours: Tensor, theirs: Tensor) -> None:
     regret = (likely.amax(-1) - likely.gather(1, ours.argmax(-1, keepdim=True))[:, 0]).nan_to_num(float("inf"))
     if float(regret.max()) > MAX_REGRET_NATS:
         row, nats = int(regret.argmax()), float(regret.max())
-        raise CheckError(operation, f"after token {row} the likeliest is {nats:.2f} nats off the reference's")
+        raise CheckError(operation, f"after token {row} the choice is {nats:.2f} nats less likely than the reference's")

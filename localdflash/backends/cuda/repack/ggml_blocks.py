@@ -1,9 +1,9 @@
-"""Unpacks ggml blocks, uint8 [rows, blocks, bytes], or float weights, and writes them into planes.
+"""Unpacks ggml blocks, uint8 [rows, blocks, bytes], or float weights, and writes them into `Planes`.
 
-Files store rows of a matrix, [rows, k]; planes store their transpose, [k, rows] (kernels/cuda/planes.py). "Block" means
-a ggml block in functions that unpack (layouts as in ggml-common.h), and a block of planes elsewhere. In planes:
+Files store a matrix as rows [rows, k]; planes store its transpose [k, rows], codes and scales in separate tensors.
+A "block" is a ggml block (see ggml-common.h) in functions that unpack, else a block of planes. Scalings of planes:
 
-* "block" scaling stores a float32 scale per 128 weights. Float types are quantized to it.
+* "block" scaling stores a float32 scale per 128 weights. Float types are quantized to this format.
 * "half4" stores a float16 scale, and for some types a minimum, per group of a ggml block.
 * "byte4" stores 8-bit scales and minimums per group, and a pair of float16 super-scales per 256 weights (K-quants).
 """
@@ -181,7 +181,7 @@ def _floats(blocks: Tensor, dtype: torch.dtype) -> UnpackedRows:
 
 
 def _q4_0(blocks: Tensor) -> UnpackedRows:
-    """Unpack a float16 scale and 16 bytes: low nibbles are weights 0-15, high ones 16-31; codes are offset by 8."""
+    """Unpack a float16 scale and 16 bytes: low nibbles are weights 0-15, high nibbles 16-31; codes are offset by 8."""
     return UnpackedRows(fields(blocks[..., 2:], 4).flatten(1), _number(blocks, 0, torch.float16))
 
 
@@ -210,7 +210,7 @@ def _k_groups(blocks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _q4_k(blocks: Tensor) -> UnpackedRows:
-    """Unpack group scales and 128 bytes: of each 32 bytes, low nibbles are a group of weights, high ones the next."""
+    """Unpack group scales and 128 bytes: 32 bytes hold a group in the low nibbles, and the next in the high nibbles."""
     scale, minimum, supers = _k_groups(blocks)
     codes = fields(_cut(blocks[..., 16:], 32), 4)
     return UnpackedRows(codes.flatten(1), scale, minimum, supers)
@@ -225,7 +225,7 @@ def _q5_k(blocks: Tensor) -> UnpackedRows:
 
 
 def _q6_k(blocks: Tensor) -> UnpackedRows:
-    """Unpack, per 128 weights, 64 bytes of nibbles (low ones first) and 32 of bit pairs; codes are offset by 32."""
+    """Unpack, per 128 weights, 64 bytes of nibbles (low nibbles first) and 32 of bit pairs; codes are offset by 32."""
     low = fields(_cut(blocks[..., :128], 64), 4).flatten(1)
     high = fields(_cut(blocks[..., 128:192], 32), 2).flatten(1)
     scale = blocks[..., 192:208].contiguous().view(torch.int8).flatten(1)
@@ -234,7 +234,7 @@ def _q6_k(blocks: Tensor) -> UnpackedRows:
 
 
 def _mxfp4(blocks: Tensor) -> UnpackedRows:
-    """Unpack the exponent of a power of two (e8m0), and 16 bytes: low nibbles are weights 0-15, high ones 16-31."""
+    """Unpack the exponent of a power of two (e8m0), and 16 bytes: low nibbles are weights 0-15, high nibbles 16-31."""
     codes = fields(blocks[..., 1:], 4).flatten(-2)
     return UnpackedRows(codes.flatten(1), _powers_of_two(blocks[..., 0], codes))
 

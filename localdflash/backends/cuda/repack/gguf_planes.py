@@ -23,7 +23,7 @@ TENSORS = ("base", "high", "scale", "supers", "minimum")  # tensors of `Planes`,
 def planes_of_blocks(
     raw: Tensor, ggml_type: GGMLType, n: int, k: int, experts: int = 1, factors: Tensor | None = None
 ) -> Planes:
-    """Repack raw blocks of `experts` matrices [n, k] on their device; `factors` (NVFP4) multiply a matrix's scales."""
+    """Repack raw blocks of `experts` matrices [n, k] on their device; NVFP4 scales are multiplied by `factors`."""
     if ggml_type not in FORMATS:
         raise ModelError(f"no kernel reads {ggml_type.name}; use `--backend llama.cpp`")
     layout, unpack = FORMATS[ggml_type]
@@ -49,14 +49,13 @@ def load_planes(
 ) -> Planes:
     """Load matrices [n, k], or stacks of experts, of one type as one matrix: concatenated, or interleaved row by row.
 
-    Then row i of the result is row `row_order[i]`. Raise ModelError if a tensor is missing, unsupported or of another
-    layout.
+    With `row_order`, return its rows `row_order[i]`. ModelError for missing or unsupported tensors, or other layouts.
     """
     parts = [_load(header, name, torch.device(device)) for name in names]
     sizes = {part.n for part in parts}
     if len({(_layout(part), part.k, part.experts) for part in parts}) > 1 or (interleave and len(sizes) > 1):
         found = ", ".join(f"{name} ({header.tensors[name].ggml_type.name})" for name in names)
-        raise ModelError(f"{header.path}: the tensors {found} make no single matrix; use `--backend llama.cpp`")
+        raise ModelError(f"{header.path}: the tensors {found} cannot form one matrix; use `--backend llama.cpp`")
     if interleave:
         alternating = torch.arange(parts[0].n * len(parts)).view(len(parts), -1).t().flatten()
         row_order = alternating if row_order is None else alternating[row_order]
@@ -64,7 +63,7 @@ def load_planes(
 
 
 def join(parts: Sequence[Planes], row_order: Tensor | None = None) -> Planes:
-    """Concatenate planes of one layout along n; then row i becomes the former row `row_order[i]` (int64)."""
+    """Concatenate planes of one layout along n; with `row_order` (int64), row i is the former row `row_order[i]`."""
     first = parts[0]
     if len({(_layout(part), part.k, part.experts) for part in parts}) > 1:
         raise ValueError("only planes of one layout, depth and number of experts can be joined")
@@ -85,7 +84,7 @@ def join(parts: Sequence[Planes], row_order: Tensor | None = None) -> Planes:
 
 
 def rows_of(planes: Planes, ids: Tensor) -> Planes:
-    """Return the rows `ids` (int [size]) of a head, bit-identical, for a drafter with a short vocabulary."""
+    """Return the rows `ids` (int [size]) of an LM head, bit-identical, for a drafter with a reduced vocabulary."""
     if planes.experts != 1:
         raise ModelError(f"a head is one matrix, not {planes.experts} experts; use the full vocabulary")
     columns = ids.long().to(planes.base.device)

@@ -73,7 +73,7 @@ def add(part: str, value: float) -> Spoil:
     """Change the last number of an operation's result."""
 
     def spoil(arguments: dict[str, Any]) -> None:
-        found: Any = calls.tensors(arguments)[part]
+        found: Any = calls.writable_tensors(arguments)[part]
         found.view(-1)[-1] += value
 
     return spoil
@@ -221,8 +221,8 @@ def test_copies_share_nothing_but_weights_and_scratch() -> None:
     copy = calls.copy_arguments(arguments)
     assert (copy["planes"], copy["workspace"], copy["scale"]) == (planes, arguments["workspace"], 0.5)
     assert copy["scratch"] is arguments["scratch"]
-    for name, tensor in calls.tensors(copy).items():
+    for name, tensor in calls.writable_tensors(copy).items():
         tensor.add_(1)
-        assert not torch.equal(tensor, calls.tensors(arguments)[name]), name
-    assert {"a", "cache.k", "cache.v_scale", "routing.count"} <= calls.tensors(copy).keys()
-    assert not {"scratch", "planes.base"} & calls.tensors(copy).keys()
+        assert not torch.equal(tensor, calls.writable_tensors(arguments)[name]), name
+    assert {"a", "cache.k", "cache.v_scale", "routing.count"} <= calls.writable_tensors(copy).keys()
+    assert not {"scratch", "planes.base"} & calls.writable_tensors(copy).keys()

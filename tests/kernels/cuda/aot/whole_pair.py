@@ -75,7 +75,7 @@ class Absent:
         experts = self._config.num_experts if names[0].endswith("_exps.weight") else 1
         return empty(self.kind(names[0]), sum(n for n, _ in shapes), shapes[0][1], experts, META)
 
-    def vector(self, name: str) -> Tensor | None:
+    def float_tensor(self, name: str) -> Tensor | None:
         """Return gains, router matrices, and tensors of lookups and convolutions; no biases."""
         c, part = self._config, name.removesuffix(".weight").split(".")[-1]
         if name.endswith("bias"):
@@ -90,7 +90,7 @@ def stepper(config: DecoderConfig, drafter: DFlashConfig | None, kv: torch.dtype
     """Return a stepper as `load_pair` builds it."""
     positions, drafting = CONTEXT + SLACK, None
     with patch("localdflash.backends.cuda.weights.scaled", lambda planes, _factor: planes):  # it reads the values
-        target = load_target(Absent(config), config, positions, llama=False)
+        target = load_target(Absent(config), config, positions, permuted_qk=False)
         if drafter:
             source = Absent(drafter.decoder, INT8, len(drafter.taps))
             drafting = load_drafter(source, drafter, target, positions, torch.float16)
