@@ -15,7 +15,7 @@ _TASK = re.compile(r"\[([ xX])\][ \t]+")
 
 
 class Block(ABC):
-    """Base class of blocks; `gap` adds a blank line before. Lines are cached for the last width."""
+    """Base class of blocks; `gap` puts a blank line before the block. Lines are cached for the last width."""
 
     gap = False
     _grows = False  # growing blocks cache their lines in `_layout`
@@ -29,7 +29,7 @@ class Block(ABC):
         return self._lines
 
     def drop_cache(self) -> None:
-        """Discard the cached lines, of the blocks inside too."""
+        """Discard the cached lines of the block and of all blocks inside it."""
         for part in self.parts():
             part._width = 0
 
@@ -107,13 +107,13 @@ class Item(Container):
 
 
 class GrowingBlock(Block):
-    """Base class of blocks that grow by lines; only new lines, and the one without a line feed, are laid out."""
+    """Base class of blocks that grow by lines; only new lines and the incomplete last one are laid out."""
 
     _grows = True
 
     def __init__(self) -> None:
-        self._runs: list[Sequence[StyledRun]] = []  # of the complete lines
-        self._rows: list[Line] = []  # of the screen
+        self._runs: list[Sequence[StyledRun]] = []  # styled runs of each complete line
+        self._rows: list[Line] = []  # screen rows of the complete lines
         self._laid_out = 0  # number of complete lines in `_rows`
 
     def _layout(self, width: int) -> Sequence[Line]:

@@ -43,7 +43,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class StatusPart:
-    """Part of the status bar. The part with the lowest `priority` is shortened, then dropped, down to two parts."""
+    """Part of the status bar. `fit_parts` shortens, then drops the part with the lowest `priority`, down to two."""
 
     name: str
     text: str

@@ -111,7 +111,7 @@ def _cells(text: str) -> list[int]:
 
 
 def _row_end(text: str, cells: list[int], start: int, width: int) -> int:
-    """Return the end of the longest row from `start`: at least one character with its combining ones."""
+    """Return the end of the longest row from `start`: at least one character, with its combining characters."""
     end = bisect_right(cells, cells[start] + width, lo=start + 1) - 1
     if end < len(text) and text[end] == _EMOJI:
         end -= 1

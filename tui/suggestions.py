@@ -31,7 +31,7 @@ class CompletionContext:
     kind: Literal["command", "argument", "file"]
     start: int
     query: str
-    command: str = ""  # of an argument
+    command: str = ""  # the command whose argument is completed
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Suggestions(Widget):
         return self.rows[self._at] if self.rows else None
 
     def show(self, rows: Sequence[PromptSuggestion], *, above: int, note: str = "") -> None:
-        """Show rows, the first one highlighted, or a note if there are none; `above` limits the height."""
+        """Show rows, the first one highlighted, or a note if there are none; `above` is the number of rows free."""
         self.rows, self._note, self._at, self._top = rows, note, 0, 0
         self._height = max(1, min(MAX_SUGGESTION_ROWS, len(rows) or 1, above))
         self.styles.offset = (0, -self._height)

@@ -1,4 +1,4 @@
-"""Conversation as one widget, however many messages there are."""
+"""Widget that shows the whole conversation, with keys for its messages."""
 
 import re
 from collections.abc import Sequence
@@ -102,7 +102,7 @@ class Transcript(Scroller, can_focus=True):
             self._column.replace_last(message)
 
     def expect_note(self) -> None:
-        """Scroll to the next note, because it answers an action of the user."""
+        """Scroll to the next note when it is added, because it reports the result of a user's action."""
         self._note_expected = True
 
     def note(self, text: str, kind: str = "note") -> None:
@@ -139,7 +139,7 @@ class Transcript(Scroller, can_focus=True):
             self._lay_out_last()
 
     def source_shown(self) -> str:
-        """Return the text of the last message shown so far."""
+        """Return the text of the last message, as far as it is shown."""
         last = self._last_message()
         return last.text if last else ""
 
