@@ -9,7 +9,7 @@ _CLOSERS = re.compile(r"[)\]}\"'`]+(?=[ \t]*\Z)")
 
 
 def closed_after(language: str, line: str, rest: str) -> str:
-    """Return the closers after a cursor between `line` and `rest`, if they exactly close what the line has opened."""
+    """Return the closers after a cursor between `line` and `rest`; "" unless they exactly close the line's brackets."""
     found = _CLOSERS.match(rest)
     if not found:
         return ""

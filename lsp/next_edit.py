@@ -18,8 +18,8 @@ from localdflash.lsp.document import Document, LineColumn, line_feeds
 from localdflash.text.syntax import language_of
 
 METHOD = "localdflash/didUpdateNextEdit"
-PAUSE_SECONDS = 0.5  # seconds without a change
-MAX_DOCUMENT_CHARS = 400_000  # characters of a document
+PAUSE_SECONDS = 0.5  # from the last change to a proposal
+MAX_DOCUMENT_CHARS = 400_000  # longer documents get no proposals
 
 Send = Callable[[str, Any], None]
 Spawn = Callable[[Coroutine[Any, Any, object]], object]

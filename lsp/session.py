@@ -1,4 +1,4 @@
-"""Suggestions of one document, from those shown or generated before if possible.
+"""Suggestions for one document, reused from those shown or generated before if possible.
 
 The prompt of a request is cut at an *anchor*, the start of the line where the user began to type. Typing and accepting
 only append text after the anchor, so the engine computes only the newest tokens.
@@ -24,7 +24,7 @@ from localdflash.lsp.suggestions import (
 )
 from localdflash.lsp.typing_pace import TypingPace
 
-MAX_ANSWER_TOKENS = 96  # tokens of an answer
+MAX_ANSWER_TOKENS = 96
 MIN_TOKEN_PROBABILITY = 0.25  # an automatic answer ends before two tokens in a row below this
 MANUAL_CHOICES, MANUAL_SECONDS = 3, 3.0  # suggestions requested by hand, and their time limit
 MAX_TYPED_CHARS = 2_000  # characters typed after an anchor; each request sends them
@@ -37,7 +37,7 @@ Describe = Callable[[str], dict[str, Any]]  # uri -> fields of a request: path, 
 
 @dataclass(frozen=True)
 class Cursor:
-    """Cursor where suggestions are requested; `manual`: by the user. `closed`: closers that the editor added there."""
+    """Cursor where suggestions are requested. `manual`: by the user; `closed`: the editor's closers after it."""
 
     before: str
     after: str
@@ -85,12 +85,12 @@ class Session:
         self._generator, self._pulse, self._pace, self._describe = generator, pulse, pace, describe
         self._known = NewestSuggestions()
         self._anchor: Anchor | None = None
-        self._typed = self._closed = ""
+        self._typed = self._closed = ""  # text typed after the anchor, and the editor's closers after the cursor
         self._turn = 0
         self._left_over = ""  # rest of the suggestion that the user last typed over or dismissed
         self._offered = ""  # value of `_typed` when a suggestion was last shown
         self._choices: Sequence[Suggestion] = ()  # suggestions of the last manual request
-        self.silence = ""  # why the last manual request got no suggestion
+        self.silence_reason = ""  # why the last manual request got no suggestion
         self._dismissed: tuple[Anchor, str] | None = None  # anchor and text of a dismissed suggestion
 
     async def offers(self, cursor: Cursor) -> list[SuggestionOffer]:
@@ -288,7 +288,8 @@ class Session:
         offers = [SuggestionOffer(suggestion, text, self._turn) for text, suggestion in texts.items() if text.strip()]
         for offer in offers[1:]:
             self._known.add(offer.suggestion)
-        self._choices, self.silence = [offer.suggestion for offer in offers], "" if offers else _why_silent(requested)
+        self._choices = [offer.suggestion for offer in offers]
+        self.silence_reason = "" if offers else _why_silent(requested)
         self.shown, self._offered = offers[0].suggestion if offers else None, typed
         return offers
 
@@ -313,14 +314,14 @@ class Session:
         self.shown = None
 
     def _stop_generation(self) -> None:
-        """Stop the generation of this document, and only of this one."""
+        """Stop the running generation if it is for this document."""
         if self._generator.uri == self.uri:
             self._generator.stop()
 
     def _request_body(self, anchor: Anchor, typed: str) -> dict[str, Any]:
         prefix, first_line = _tail(anchor.before)
         body = self._describe(self.uri)
-        closed = self._closed if typed == self._typed else ""  # if generated ahead, the suggestion has closed it
+        closed = self._closed if typed == self._typed else ""  # before text generated ahead they are closed already
         copies = [self._left_over, anchor.after[:MAX_DRAFT_CHARS], *body.pop("copies")]
         return body | {
             "prefix": prefix,

@@ -14,7 +14,7 @@ from localdflash.tui.chat_app import ChatApp
 from localdflash.tui.commands import COMMANDS, parse
 from localdflash.tui.screens.compare_screen import compare_text
 from localdflash.tui.screens.help_screen import HelpScreen, key_name
-from localdflash.tui.screens.questions import TextDialog, Option, QuestionDialog, RolePicker
+from localdflash.tui.screens.questions import Option, QuestionDialog, RolePicker, TextDialog
 from localdflash.tui.themes import THEMES
 from localdflash.tui.welcome import Welcome, example_questions
 from tests.tui.stage import Stage, dialog, result_of, run_app, screen_text
