@@ -12,8 +12,8 @@ from localdflash.code.context.context import ContextPiece
 from localdflash.code.context.denied import is_secret
 from localdflash.code.context.files import clean_name
 
-NEAR_LINES = 8  # between changes of one edit
-RECENT_SECONDS = 1.0  # between changes of one edit
+NEAR_LINES = 8  # greatest distance between changes of one edit
+RECENT_SECONDS = 1.0  # longest time between changes of one edit
 MAX_EDITS = 32  # of all documents together
 MAX_EDIT_CHARS = 3_000  # old and new together
 
@@ -41,7 +41,7 @@ class RecentEdit:
     changed_at: float = 0.0  # seconds, by the clock of `EditHistory.changed`
 
     def placed(self) -> Iterator[tuple[int, EditHunk]]:
-        """Yield (first line in the document after the edit, hunk)."""
+        """Yield the hunks, each after its first line in the document after the edit."""
         shift = 0
         for hunk in self.hunks:
             yield hunk.line + shift, hunk
@@ -66,7 +66,7 @@ class EditHistory:
         self._edits: list[RecentEdit] = []
 
     def changed(self, name: str, line: int, old: Sequence[str], new: Sequence[str], now: float) -> None:
-        """Record a replacement of lines from `line` (0-based) on. Lines come without line ends; `now`: seconds."""
+        """Record that lines from `line` (0-based) on were replaced. Lines have no line endings; `now`: seconds."""
         if is_secret(PurePath(name)):
             return
         line, old, new = _trim(line, tuple(old), tuple(new))

@@ -84,7 +84,7 @@ def _length(pieces: Sequence[ContextPiece]) -> int:
 
 
 def _names_near(lines: Sequence[str], line: int) -> dict[str, None]:
-    """Return each name near the cursor once: from lines below, lines above, then finished names of its line."""
+    """Return each name near the cursor once: from lines below, from lines above, then finished ones of its line."""
     start = max(line - NEAR_LINES, 0) // STEP_LINES * STEP_LINES
     end = (line + NEAR_LINES) // STEP_LINES * STEP_LINES + STEP_LINES
     far = "\n".join((*lines[line + 1 : end], *lines[start:line]))
@@ -95,7 +95,7 @@ def _names_near(lines: Sequence[str], line: int) -> dict[str, None]:
 def _own_code(current: OpenFile, line: int, names: dict[str, None], room: int) -> list[ContextPiece]:
     """Return distant imports and definitions of the current file that define names near the cursor, as one piece.
 
-    Its paragraphs are separated by empty lines: the prompt leaves out those that its prefix and suffix contain.
+    Empty lines separate its paragraphs, because the prompt leaves out paragraphs that its prefix or suffix contains.
     """
     head = cut_head(current.text) if line > 2 * NEAR_LINES else ""
     imports = [text for text in import_statements(current.language, head) if {*_NAME.findall(text)} & {*names}]
@@ -113,7 +113,7 @@ def _definitions(
     path = os.path.realpath(current.path) if current.path else ""
     own = set(workspace.defined_in(path))
     imports: dict[Definition, float] = {}
-    modules: dict[str, Definition] = {}
+    modules: dict[str, Definition] = {}  # definitions that imported modules contain, by name
     for statement in parse_imports(current.language, cut_head(current.text)) if path else ():
         files = next((paths for module in statement.paths if (paths := workspace.locate(path, module))), ())
         exported = [definition for file in files for definition in workspace.defined_in(file)]

@@ -20,7 +20,7 @@ class Stutter(NamedTuple):
     enough: bool  # the completion should stop now
 
 
-def stutter(line: str) -> Stutter | None:
+def find_stutter(line: str) -> Stutter | None:
     """Detect a phrase twice, a shorter word 4 times, or punctuation 8 times in a row at the end of a line."""
     tail = line[-4 * MAX_PIECE_CHARS :]
     for period in range(1, min(MAX_PIECE_CHARS, len(tail) // 2) + 1):
@@ -49,7 +49,7 @@ class Repeats:
         self._runs = dict.fromkeys(PERIODS, 0)  # by period: number of last lines equal to the line one period before
         self._starts = dict.fromkeys(PERIODS, 0)  # by period: offset where that run begins
 
-    def begins(self, line: str, at: int) -> int | None:
+    def possible_start(self, line: str, at: int) -> int | None:
         """Return where a repetition may begin that includes the incomplete line at offset `at`, or None."""
         starts = [self._starts[p] if self._runs[p] else at for p in self._periods() if self._expected(p, line)]
         return min(starts, default=at if any(below.startswith(line) for below in self._below) else None)
@@ -58,7 +58,7 @@ class Repeats:
         """Return whether a complete line is also one of the lines below."""
         return bool(line.strip()) and line.rstrip() in self._below
 
-    def repeated(self, line: str, at: int) -> int | None:
+    def repetition_start(self, line: str, at: int) -> int | None:
         """Return where the repetition begins that the complete line at offset `at` completes, or None."""
         line = line.rstrip()
         for period in self._periods():

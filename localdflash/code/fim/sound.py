@@ -47,7 +47,7 @@ class Soundness:
         """Return whether the completion is sound."""
         if not self._is_balanced(text):
             return False
-        if self._python and not self._python.fit(text):
+        if self._python and not self._python.fits(text):
             return False
         if not syntax.has_grammar(self._cursor.language):
             return True

@@ -1,4 +1,4 @@
-"""Data types of the rules: parsed texts, the change between two texts, and the roles of identifiers.
+"""Data types of the next-edit rules: parsed texts, the change between two texts, and the roles of identifiers.
 
 Offsets are in UTF-8 bytes, as in tree-sitter; only `ParsedSource.line_and_column` counts characters.
 """
