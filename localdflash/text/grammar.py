@@ -1,7 +1,7 @@
 """Constraints that restrict an answer's tokens, so that the answer is JSON of a schema or fits another grammar.
 
-No markers (see `tokenizer`) are allowed but end tokens where the text is complete. Terminals are greedy. Grammars come
-with requests, so their length, compilation and masks are limited; a request beyond a limit gets a UsageError.
+Of the markers (see `tokenizer`) only end tokens are allowed, where the text is complete. Terminals are greedy. Grammars
+come with requests, so their length, compilation and masks are limited; a request beyond a limit gets a UsageError.
 """
 
 import json
