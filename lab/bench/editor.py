@@ -16,7 +16,7 @@ from localdflash.lab.bench.lsp_process import Json, LanguageServer
 Style = Literal["neovim", "vscode"]
 ENCODINGS = {"neovim": ["utf-8", "utf-16", "utf-32"], "vscode": ["utf-16"]}
 CODECS = {"utf-8": "utf-8", "utf-16": "utf-16-le", "utf-32": "utf-32-le"}
-UNIT = {"utf-8": 1, "utf-16": 2, "utf-32": 4}
+UNIT_BYTES = {"utf-8": 1, "utf-16": 2, "utf-32": 4}  # bytes per code unit, in which LSP counts columns
 CANCELLED_CODES = (-32800, -32801, -32802)  # cancelled by the client, content modified, cancelled by the server
 DEADLINE_MS = 350
 
@@ -204,10 +204,10 @@ class Editor:
         if not start["character"] <= cursor["character"] <= end["character"]:
             return None, ""
         line, after = self._before.rpartition("\n")[2], self._after.partition("\n")[0]
-        units, codec = UNIT[self._encoding], CODECS[self._encoding]
+        size, codec = UNIT_BYTES[self._encoding], CODECS[self._encoding]
         try:
-            typed = line.encode(codec, "surrogatepass")[start["character"] * units :].decode(codec, "surrogatepass")
-            covered = (end["character"] - cursor["character"]) * units
+            typed = line.encode(codec, "surrogatepass")[start["character"] * size :].decode(codec, "surrogatepass")
+            covered = (end["character"] - cursor["character"]) * size
             return typed, after.encode(codec, "surrogatepass")[:covered].decode(codec, "surrogatepass")
         except UnicodeDecodeError:  # the range starts or ends inside a character
             return None, ""
@@ -268,7 +268,7 @@ class Editor:
     def _position(self, before: str) -> Json:
         """Return the position after a text, in the negotiated encoding."""
         line = before.rpartition("\n")[2].encode(CODECS[self._encoding], "surrogatepass")
-        return {"line": before.count("\n"), "character": len(line) // UNIT[self._encoding]}
+        return {"line": before.count("\n"), "character": len(line) // UNIT_BYTES[self._encoding]}
 
 
 def _is_subsequence(closed: str, text: str) -> bool:

@@ -43,8 +43,8 @@ class Task(msgspec.Struct, frozen=True):
     entry_point: str
 
     @property
-    def whole_lines(self) -> bool:
-        """Return whether whole lines are missing."""
+    def lacks_whole_lines(self) -> bool:
+        """Return whether the gap of the task is one or more whole lines."""
         return self.canonical_solution.endswith("\n") and (not self.prompt or self.prompt.endswith("\n"))
 
     def program(self, completion: str) -> str:
@@ -153,7 +153,7 @@ def _distance(first: str, second: str) -> int:
 
 def _complete(client: Client, task: Task) -> InfillAnswer:
     """Request one completion; a task that exceeds the context gets an empty answer."""
-    end = "\n" if task.whole_lines else ""
+    end = "\n" if task.lacks_whole_lines else ""
     body = {
         "path": "task.py",
         "language": "python",

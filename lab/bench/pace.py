@@ -12,7 +12,7 @@ MIN_LIMIT_FOR_OTHERS = 4  # with fewer prompts of each category, other backends 
 TOKENS_PER_LIMIT = 16  # maximum tokens of an answer, for each prompt that `--limit` allows
 MAX_LIMIT_FOR_TOKENS = 9  # with a higher `--limit`, answers have their full length
 
-CountItems = Callable[[int, int, str], None]  # receives the items done, all items, and the name of the last item
+CountItems = Callable[[int, int, str], None]  # receives the numbers of items done and in all, and the last item's name
 
 
 class Watcher(Protocol):
