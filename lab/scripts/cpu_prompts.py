@@ -31,7 +31,7 @@ from localdflash.models.weights.ggml_types import GGMLType
 BATCH, PASS = 2048, 512
 SECONDS, MIN_ROUNDS = 20.0, 2  # minimum duration and rounds
 
-Read = Callable[[int], None]  # a prompt of so many tokens
+Read = Callable[[int], None]  # reads a prompt of this many tokens
 
 
 @contextmanager

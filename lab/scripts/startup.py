@@ -109,7 +109,7 @@ def warm_completions(threads: int) -> list[float]:
 def main() -> int:
     """Measure and write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pair", default="embedded", help="of the chat")
+    parser.add_argument("--pair", default="embedded", help="chat pair")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path, required=True)
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Parts of every phase: the options of the run, the results file, errors of a measurement."""
+"""Helpers of every phase: the options of the run, the results file, errors of a measurement."""
 
 import json
 from collections.abc import Callable

@@ -87,7 +87,7 @@ class DaemonSide:
 
 @dataclass(frozen=True)
 class ServerSide:
-    """`llama-server`, see `llama_server.py`; its time begins with the first token."""
+    """`llama-server`, run by `peer_llama_server.py`; its times begin with the first token."""
 
     server: Any
 
@@ -104,7 +104,7 @@ Side = DaemonSide | ServerSide
 
 
 def report(answers: Sequence[tuple[str, dict[str, PeerAnswer]]], ours: str) -> dict[str, Any]:
-    """Return each side's rate, tokens per verify step, our speed relative to it, and how often its text is ours."""
+    """Return each side's rate, tokens per verify step, our rate relative to it, and how often its text equals ours."""
     categories = dict.fromkeys(category for category, _ in answers)
     result: dict[str, Any] = {"prompts": len(answers), "sides": {}}
     for name in answers[0][1]:

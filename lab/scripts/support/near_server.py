@@ -1,4 +1,4 @@
-"""A language server in the same process and on the same event loop as the editor that it serves."""
+"""Language server in the process and on the event loop of the editor that it serves."""
 
 import asyncio
 import json

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-SLOTS = 8
+SLOTS = 8  # tokens in a block of the drafter
 Json = dict[str, Any]
 
 
