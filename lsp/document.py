@@ -28,7 +28,7 @@ class Document:
         self.uri, self.version, self.encoding, self.language = uri, version, encoding, language
         self._lines = _split(text)
         self._text: str | None = None  # joined on demand
-        self.size = len(text)  # in characters
+        self.size = len(text)  # characters
 
     @property
     def text(self) -> str:

@@ -24,7 +24,7 @@ from localdflash.lsp.lsp_server import ACCEPT, SuggestionServer
 from localdflash.lsp.lsp_settings import RemoteServer
 from localdflash.server.engine_spec import EngineSpec
 
-MAX_LABEL_CHARS = 60  # of a suggestion's label in a completion list
+MAX_LABEL_CHARS = 60  # longest label in a completion list
 TRIGGERS = [".", "(", "[", "{", " ", "=", ",", ":", "\n"]
 _WORD, _DASHED, _DOLLARS = re.compile(r"\w*$"), re.compile(r"[\w-]*$"), re.compile(r"[\w$]*$")
 _WORDS = {  # LSP language id -> pattern of a word, where it is not \w*

@@ -28,7 +28,7 @@ class Tally:
     tau: float | None = None  # tokens per verify step in the last generation
     tokens_per_second: float | None = None
     _offered: dict[str, SuggestionOrigin] = field(default_factory=dict)
-    _shown: set[str] = field(default_factory=set)  # as reported by the client; some clients report nothing
+    _shown: set[str] = field(default_factory=set)  # shown suggestions; some clients do not report them
     _accepted: set[str] = field(default_factory=set)
 
     def offered(self, name: str, origin: SuggestionOrigin) -> bool:

@@ -169,7 +169,7 @@ class DocumentProtocol(LanguageServerProtocol):
             try:
                 if old or new:
                     self.on_change(document, first_line, old, new)
-            except Exception as error:  # in `on_change`; the other changes are applied first
+            except Exception as error:  # raised by `on_change`; apply the other changes first
                 failed = error
         if failed:
             raise failed

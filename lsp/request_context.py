@@ -19,7 +19,7 @@ from localdflash.lsp.document import Document, line_feeds
 from localdflash.text.syntax import language_of
 
 MAX_REPLACED_TEXTS = 8  # texts that edits removed; the engine copies drafts from them
-CELL_SCHEME = "vscode-notebook-cell"  # of a notebook cell's URI: its path names the notebook, its fragment the cell
+CELL_SCHEME = "vscode-notebook-cell"  # scheme of URIs whose path names a notebook, and whose fragment names a cell
 MAX_NEIGHBOURS = 8  # open files that are searched
 
 

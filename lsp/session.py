@@ -321,7 +321,7 @@ class Session:
     def _request_body(self, anchor: Anchor, typed: str) -> dict[str, Any]:
         prefix, first_line = _tail(anchor.before)
         body = self._describe(self.uri)
-        closed = self._closed if typed == self._typed else ""  # before text generated ahead they are closed already
+        closed = self._closed if typed == self._typed else ""  # text generated ahead follows the closers
         copies = [self._left_over, anchor.after[:MAX_DRAFT_CHARS], *body.pop("copies")]
         return body | {
             "prefix": prefix,

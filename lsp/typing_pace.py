@@ -12,7 +12,7 @@ DISMISSAL_WEIGHT = 4  # a dismissed suggestion counts as this many that were typ
 # For a remote server, which is slower than our engine and serves others too.
 REMOTE_MAX_DELAY_SECONDS = 0.5
 REMOTE_MAX_PATIENCE_SECONDS = 3.0  # longest wait for an answer beyond the client's deadline
-REMOTE_ANSWER_WEIGHT = 0.3  # as NEWEST_WEIGHT; larger, because answers are fewer
+REMOTE_ANSWER_WEIGHT = 0.3  # NEWEST_WEIGHT for remote answers; larger, because they are fewer
 REMOTE_FIRST_ANSWER_SECONDS = 0.4  # start value of the moving average
 REMOTE_QUICK_SECONDS = 0.15  # time to first token below which the server may generate ahead
 REMOTE_DELAY_SHARE = 0.5  # share of an answer's time that a request waits for another key

@@ -50,7 +50,7 @@ from localdflash.tui.welcome import Welcome, example_questions
 STATUS_REFRESH_SECONDS = 0.25
 MAX_QUIT_SECONDS = 3.0  # from a signal until the process is ended by force
 DOUBLE_PRESS_SECONDS = 2.0  # two presses of Ctrl+C within this time quit
-MIN_WIDE_COLUMNS = 100  # with fewer, the speed panel is below the chat
+MIN_WIDE_COLUMNS = 100  # on a narrower screen the speed panel is below the chat
 
 _KEYS = [
     Binding(key, command.name, command.help, priority=key != "escape", show=False)

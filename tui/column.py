@@ -16,8 +16,8 @@ _RETAINED_SCREENS = 4  # layouts more than this many screens away are dropped
 class RowPosition:
     """Scroll position: a row of an entry, described so that it stays valid if the width changes."""
 
-    index: int  # of the entry
-    offset: int  # of a character in the entry's copied text (see `tui.entry`)
+    index: int  # index of the entry
+    offset: int  # offset of a character in the entry's copied text (see `tui.entry`)
     above: int = 0  # rows between this row and the row of that character, below it
 
 

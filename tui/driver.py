@@ -10,7 +10,7 @@ from textual.drivers.linux_driver import LinuxDriver
 from localdflash.tui.pastes import PasteParser
 
 _READ_BYTES = 1 << 16
-_POLL_SECONDS = 0.1  # between two checks of `exit_event`
+_POLL_SECONDS = 0.1  # interval of checks of `exit_event`
 _MARGIN_SECONDS = 0.002  # added to Textual's `ESCAPE_DELAY`, so that the parser sees the delay as elapsed
 
 

@@ -15,7 +15,7 @@ from localdflash.text.sanitize import sanitize
 
 MAX_MESSAGES = 500
 MAX_MESSAGE_CHARS = 20_000  # longer messages are not kept on disk
-_MAX_LINES = 2 * MAX_MESSAGES  # in the file before old lines are dropped
+_MAX_LINES = 2 * MAX_MESSAGES  # a longer file is cut to MAX_MESSAGES
 _MAX_FILE_BYTES = 32_000_000
 _LOCK_SECONDS = 1.0  # longest wait for another chat that writes the file
 

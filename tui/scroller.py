@@ -26,10 +26,10 @@ from localdflash.tui.entry import ChatView
 from localdflash.tui.painting import Painter, Palette
 from localdflash.tui.styled_lines import StyledRun
 
-_GUTTER_CELLS = 2  # left of the text
+_GUTTER_CELLS = 2  # free cells left of the text
 _MIN_GUTTER_COLUMNS = 30  # narrower screens have no gutter
 _END = 1 << 62  # greater than any offset
-_MAX_STRIPS = 1_000  # in the cache
+_MAX_STRIPS = 1_000  # cached rows
 _MORE_HINT = "▾ more below "
 
 

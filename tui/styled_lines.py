@@ -131,7 +131,7 @@ class _Cutter:
     def __init__(self, runs: Sequence[StyledRun]) -> None:
         self._runs = runs
         self._at = 0  # index of the next run
-        self._offset = 0  # at which that run begins
+        self._offset = 0  # offset at which the next run begins
 
     def cut(self, start: int, end: int) -> tuple[StyledRun, ...]:
         """Return the runs between two offsets."""

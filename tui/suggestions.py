@@ -92,7 +92,7 @@ def _command_suggestion(command: commands.Command, query: str) -> PromptSuggesti
 
 
 MAX_SUGGESTION_ROWS = 8
-_GAP_CELLS = 2  # between a label and its hint
+_GAP_CELLS = 2  # blank cells between a label and its hint
 _MIN_HINT_CELLS = 12
 
 

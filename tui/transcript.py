@@ -19,7 +19,7 @@ from localdflash.tui.entry import ChatEntry
 from localdflash.tui.painting import LINK
 from localdflash.tui.scroller import Scroller
 
-_FRAME_SECONDS = 1 / 30  # between repaints of a streaming answer
+_FRAME_SECONDS = 1 / 30  # interval of repaints of a streaming answer
 _QUEUE_DIVISOR = 3  # a frame shows 1/3 of the queued text, which smooths bursts
 _WORD = re.compile(r"\w+")
 _LINE = re.compile(r"[^\n]+")

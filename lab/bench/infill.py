@@ -59,7 +59,7 @@ class InfillAnswer:
     text: str
     tokens: int
     generation_ms: float  # reported by the daemon, without prefill
-    total_ms: float  # of the whole request, measured here
+    total_ms: float  # duration of the request, measured here
 
 
 def load(path: Path, limit: int | None = None) -> list[Task]:

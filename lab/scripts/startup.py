@@ -76,7 +76,7 @@ def warm_chat(typed: int = 0) -> dict[str, float]:
     messages: list[dict[str, str]] = []
     turns: list[tuple[float, float, float]] = []
     for turn in range(ROUNDS + 1):
-        number = turn + (1 if typed else 101)  # so that the two chats share no cached prefix
+        number = turn + (1 if typed else 101)  # other numbers in each chat, so that no cached prefix is shared
         question = {"role": "user", "content": f"{number}. {QUESTION}"}
         if typed:
             draft = {**question, "content": question["content"][:typed]}

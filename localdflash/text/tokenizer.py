@@ -35,7 +35,7 @@ class Tokenizer:
         self._vocabulary = vocabulary
         self.vocab_size = vocabulary.size
         self._pieces: dict[tuple[int, bool], bytes] = {}
-        self.specials: Mapping[str, int] = {token.text: token.id for token in vocabulary.special_tokens}  # by spelling
+        self.specials: Mapping[str, int] = {token.text: token.id for token in vocabulary.special_tokens}
         template = self.chat_template() or ""
         markers = {token.text: token for token in vocabulary.special_tokens if _is_marker(token, template)}
         self._markers = {text: token.id for text, token in markers.items()}

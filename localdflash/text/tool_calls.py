@@ -176,7 +176,7 @@ def parse_json(body: str, ended: bool) -> ParsedCall:
     if not ended:
         return None
     try:
-        value = json.loads(body)  # with other keys, or in another order
+        value = json.loads(body)  # the object has other keys, or another order
         return value["name"], json.dumps(value["arguments"], ensure_ascii=False)
     except (ValueError, RecursionError, KeyError, TypeError):
         return None

@@ -12,8 +12,8 @@ from localdflash.text.fim_formats import FimFormat
 _PIECES = re.compile(r"\n[ \t]*| ?[A-Za-z_]{1,5}|[ \t]+|.", re.DOTALL)
 DEFAULT_CONTEXT_TOKENS = 4096  # if the server does not report its context
 CONTEXT_SHARE = 0.75  # share of the context that a prompt may use; its tokens are only estimated
-MAX_STOP_STRINGS = 4  # in a request
-_SIDES = FimFormat("sides", "\0before", "\0after", "\0typed")  # for servers that build the prompt themselves
+MAX_STOP_STRINGS = 4  # stop strings per request
+_SIDES = FimFormat("sides", "\0before", "\0after", "\0typed")  # used if the server builds the prompt itself
 
 
 class PieceVocabulary:

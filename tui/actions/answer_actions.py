@@ -20,7 +20,7 @@ from localdflash.tui.commands import parse
 from localdflash.tui.prompt_field import Prompt
 
 RESERVE_DIVISOR = 4  # 1/4 of the context is reserved for the answer when messages are dropped
-READ_AHEAD_SECONDS = 0.3  # between two prefills of the message being typed
+READ_AHEAD_SECONDS = 0.3  # interval of prefills of the message being typed
 TypedMessage = tuple[str, tuple[Attachment, ...]]  # text and attachments in the prompt
 
 

@@ -32,7 +32,7 @@ MAX_LINE_CHARS = 4_000
 _TAB = 4
 _SCROLL_CELLS = 8
 _MIN_TWO_NUMBERS_CELLS = 60  # a narrower view shows one line number per row
-_STYLES = {"+": "added", "-": "removed", "@": "place", "\\": "remark", " ": "same"}  # by a row's first character
+_STYLES = {"+": "added", "-": "removed", "@": "place", "\\": "remark", " ": "same"}  # first character of a row -> style
 
 
 class _Row(NamedTuple):

@@ -35,7 +35,7 @@ class Size(NamedTuple):
     cost_prompts: int  # prompts on which step costs are measured
     verify_seconds: float  # duration of the verify table
     contexts: int  # number of context lengths, the shortest first
-    documents: int  # for each context length, with four questions each
+    documents: int  # documents per context length, each with four questions
     cold: int  # starts of the daemon
     warm: int  # questions to the running daemon
     has_others: bool  # whether other backends are compared too

@@ -17,7 +17,7 @@ from pathlib import Path
 ARCHIVE = "http://deb.debian.org/debian"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 LIBRARIES = ("usr/lib/{triplet}", "lib/{triplet}")
-SECONDS = 600  # for one command
+SECONDS = 600  # time limit of a command
 
 
 class CannotFetch(Exception):

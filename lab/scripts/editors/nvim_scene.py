@@ -30,7 +30,7 @@ def total(items: list[Item]) -> int:
     """The price of all items together."""
 '''
 SETUP = "require('localdflash').setup({settings})"
-LOOK = (  # for pictures
+LOOK = (  # setup of pictures, with colours and a status line
     SETUP
     + """
 vim.cmd.colorscheme('habamax')

@@ -13,7 +13,7 @@ from localdflash.kernels.cuda.launch import has_pdl, launch_options, release, wa
 from localdflash.lab.scripts.gpu.gpu_timing import capture_graph, microseconds
 from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
 
-KERNELS = 200  # in the graph that times one kernel
+KERNELS = 200  # kernels in the graph that times one kernel
 NODES = (50, 200, 400, 800)  # kernels in a graph whose launch is timed
 LAUNCHES = 20  # samples of a median
 

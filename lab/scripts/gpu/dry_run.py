@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / ".venv" / "tritons"
 CHIPS = (86, 89, 90, 120)
 SHARED = {86: 101_376, 89: 101_376, 90: 232_448, 120: 101_376}  # bytes of shared memory that a program may use
-PINNED = {"2.11": "3.6.0", "2.12": "3.7.0", "2.13": "3.7.1", "2.14": "3.8.0", "2.15": "3.9.0"}  # by torch's CUDA wheels
+PINNED = {"2.11": "3.6.0", "2.12": "3.7.0", "2.13": "3.7.1", "2.14": "3.8.0", "2.15": "3.9.0"}  # torch -> its Triton
 Facts = dict[str, Any]
 
 

@@ -28,7 +28,7 @@ from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.models.shapes.dflash_file import config_of_file
 
 PLAIN_TOKENS = 128
-WARM_TOKENS = 16  # of an untimed answer, since first drafts are slow
+WARM_TOKENS = 16  # length of an untimed first answer, since first drafts are slow
 OURS = "localdflash"
 
 

@@ -14,8 +14,8 @@ from localdflash.code.context.files import clean_name
 
 NEAR_LINES = 8  # greatest distance between changes of one edit
 RECENT_SECONDS = 1.0  # longest time between changes of one edit
-MAX_EDITS = 32  # of all documents together
-MAX_EDIT_CHARS = 3_000  # old and new together
+MAX_EDITS = 32  # edits kept, of all documents together
+MAX_EDIT_CHARS = 3_000  # old and new lines together
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,19 +24,19 @@ T = TypeVar("T")
 NEAR_LINES = 20  # lines above and below the cursor whose names are looked up
 STEP_LINES = 5  # the range of near lines moves by this step
 MAX_CANDIDATES = 3  # a name with more definitions in the workspace is ambiguous: none is used
-MAX_CONTEXT_CHARS = 6_000  # of all pieces; `assemble` then truncates them to a token budget
-MAX_PASSAGES = 4  # from other open files
-MAX_EDITS = 8  # in the prompt
-MIN_SIMILARITY = 0.05  # of a passage to the code at the cursor: Jaccard similarity of their identifiers
+MAX_CONTEXT_CHARS = 6_000  # all pieces together; `assemble` then truncates them to a token budget
+MAX_PASSAGES = 4  # passages from other open files
+MAX_EDITS = 8  # recent edits in the prompt
+MIN_SIMILARITY = 0.05  # Jaccard similarity of the identifiers of a passage and of the code at the cursor
 OWN_SHARE, IMPORT_SHARE, DEFINITION_SHARE, PASSAGE_SHARE = 0.25, 0.45, 0.65, 0.85  # cumulative shares of the characters
 _NAME = re.compile(r"[^\W\d]\w{2,}")
 _FINISHED_NAME = re.compile(r"[^\W\d]\w{2,}(?=\W)")
 _DEFINED_HERE = re.compile(
     r"\b(?:def|class|func|fn|function|type|struct|interface|enum|trait|const|let|var|local|static)\s+(\w+)"
 )
-_DISTINCTIVE_NAME = re.compile(r"^[^\W_].*(?:[a-z0-9][A-Z]|\w_\w)")  # of several words, and not private
+_DISTINCTIVE_NAME = re.compile(r"^[^\W_].*(?:[a-z0-9][A-Z]|\w_\w)")  # a name of several words that is not private
 WINDOW_LINES = 40  # length of a passage
-WINDOW_STEP_LINES = 20  # between the starts of two passages of a file
+WINDOW_STEP_LINES = 20  # distance between the starts of two passages of a file
 _KEYWORDS = frozenset(
     re.findall(
         r"\w+",

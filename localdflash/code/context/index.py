@@ -24,8 +24,8 @@ from localdflash.code.context.index_store import FileStore, IndexedFile
 from localdflash.code.context.listing import SKIPPED, list_entries, may_enter
 from localdflash.text.syntax import language_of
 
-MAX_FILES = 20_000  # of all roots together
-MAX_FOLDERS = watch.MAX_FOLDERS  # of one root
+MAX_FILES = 20_000  # files in all roots together
+MAX_FOLDERS = watch.MAX_FOLDERS  # folders per root
 PAUSE_SECONDS = 0.2  # from a file's first change until the file is read
 SOURCE_FOLDERS = ("", "src", "lib", "include", "python", "app", "src/main/java", "main/java")  # searched for modules
 

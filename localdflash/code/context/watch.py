@@ -17,7 +17,7 @@ from watchdog.events import DirMovedEvent, FileMovedEvent, FileSystemEvent, File
 from watchdog.observers.api import BaseObserver
 from watchdog.observers.polling import PollingObserver
 
-MAX_FOLDERS = 20_000  # of one root; all programs of a user share one limit of watches
+MAX_FOLDERS = 20_000  # watched folders per root; all programs of a user share one limit of watches
 EVENTS: list[type[FileSystemEvent]] = [
     *(events.DirCreatedEvent, events.DirDeletedEvent, DirMovedEvent, events.FileClosedEvent, events.FileCreatedEvent),
     *(events.FileDeletedEvent, events.FileModifiedEvent, FileMovedEvent),

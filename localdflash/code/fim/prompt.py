@@ -63,7 +63,7 @@ class TokenBudget:
     """Token limits of the prompt's parts."""
 
     context: int  # length of the model's context
-    prompt: int  # of all parts together, without markers
+    prompt: int  # all parts together, without markers
     answer: int  # reserved for the completion
     head: int
     prefix: int
@@ -96,7 +96,7 @@ def assemble(
     context: int,  # length of the model's context, in tokens
     gap: Gap,
     others: Sequence[ContextPiece],  # code from elsewhere, in prompt order
-    max_tokens: int,  # of the completion
+    max_tokens: int,  # longest completion
     word: str = "",  # unfinished word removed from the gap, to be generated again (token healing)
     max_prompt_tokens: int = MAX_PROMPT_TOKENS,
 ) -> InfillPrompt:

@@ -46,8 +46,8 @@ class Repeats:
     def __init__(self, above: Sequence[str], below: Sequence[str]) -> None:
         self._lines = [line.rstrip() for line in above]
         self._below = [line for i, line in enumerate(below) if i == 0 or len(line.strip()) >= MAX_TRIVIAL_CHARS]
-        self._runs = dict.fromkeys(PERIODS, 0)  # by period: number of last lines equal to the line one period before
-        self._starts = dict.fromkeys(PERIODS, 0)  # by period: offset where that run begins
+        self._runs = dict.fromkeys(PERIODS, 0)  # period -> number of last lines equal to the line one period before
+        self._starts = dict.fromkeys(PERIODS, 0)  # period -> offset where that run of lines begins
 
     def possible_start(self, line: str, at: int) -> int | None:
         """Return where a repetition may begin that includes the incomplete line at offset `at`, or None."""

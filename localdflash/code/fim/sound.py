@@ -15,9 +15,9 @@ from localdflash.text import syntax
 _OPERATOR = re.compile(r"(?:[-+*/%=&|^<>~,.(\[{\\]|\b(?:and|or|not|in|is|if|else|lambda|new|typeof|await))\s*$")
 _SIGNS = re.compile(r"(?:,|&&|\|\||[-+|&])\Z")
 _INCREMENT = re.compile(r"(?:\+\+|--)\s*$")
-_PART = re.compile(r"\n(?=[^\s)\]}])")  # before a line that is not indented: top-level parts of a file
-MAX_AFTER_CHARS = 12_000  # a text after the cursor of this length was truncated, perhaps within a part
-NEAR_LINES = 12  # above and below the completion, where no syntax error is accepted
+_PART = re.compile(r"\n(?=[^\s)\]}])")  # line feed before an unindented line: a top-level part begins
+MAX_AFTER_CHARS = 12_000  # a text after the cursor of this length was truncated, perhaps within a top-level part
+NEAR_LINES = 12  # no syntax error is accepted within this distance of the completion
 
 
 class Soundness:

@@ -51,8 +51,8 @@ class Stopping:
         self._may_end_block = False  # on a line that ends the block, unless its first word continues the block
         self._starts_statement = True  # the line begins a statement
         self._jump_indent: int | None = None  # indentation of the current jump, such as `return`
-        self._unreachable_indent: int | None = None  # after a jump: lines of this indentation or more are unreachable
-        self._may_continue_below = False  # after a statement that the next line may continue
+        self._unreachable_indent: int | None = None  # lines after a jump with this indentation or more are unreachable
+        self._may_continue_below = False  # whether the next line may continue the finished statement
         blank = not cursor.line.strip() and not self._rest
         self._held_blanks: str | None = "" if blank else None  # leading blanks of an empty line; None once used
 

@@ -27,7 +27,7 @@ from localdflash.code.next_edit.signatures import (
 from localdflash.code.next_edit.source import Change, EditProposal, ParsedSource
 
 _NULLS = ("None", "null", "undefined")  # literals of optional types
-_LITERALS = {  # by type
+_LITERALS = {  # type -> its literal
     **{"bool": "False", "int": "0", "float": "0.0", "str": '""'},
     **{"boolean": "false", "number": "0", "string": '""'},
 }
