@@ -27,7 +27,7 @@ def closed_after(language: str, line: str, rest: str) -> str:
 
 
 def closes_again(language: str, line: str, closed: str, text: str) -> bool:
-    """Return whether `text` after `line` closes all brackets and quotes of `closed`, even if it opens others later."""
+    """Return whether `text` after `line` closes all brackets and quotes of `closed`, even if it opens more later."""
     brackets, depth = _read(language, line), len(_read(language, line + closed).stack)
     for char in text:
         brackets.feed(char)

@@ -92,7 +92,7 @@ class SuggestionServer(LanguageServer):
         return RemoteCompleter(engine, self._log, self._trouble), RemotePace()
 
     def initialized_with(self, params: types.InitializeParams) -> None:
-        """Read the client's capabilities and options, before those of the server are announced."""
+        """Read the client's capabilities and options, before the server announces its capabilities."""
         self._loop = asyncio.get_running_loop()
         self.settings, wrong = LspSettings.of(params.initialization_options)
         for line in wrong:

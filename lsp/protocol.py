@@ -155,7 +155,7 @@ class DocumentProtocol(LanguageServerProtocol):
 
     @lsp_method(types.TEXT_DOCUMENT_DID_CHANGE)
     def lsp_text_document__did_change(self, params: types.DidChangeTextDocumentParams) -> None:
-        """Apply one or several edits, each to the result of the one before."""
+        """Apply one or several edits, each to the result of the previous edit."""
         uri, changes = params.text_document.uri, params.content_changes
         document = self.documents.get(uri)
         if not document:

@@ -26,7 +26,7 @@ from localdflash.lsp.typing_pace import TypingPace
 
 MAX_ANSWER_TOKENS = 96
 MIN_TOKEN_PROBABILITY = 0.25  # an automatic answer ends before two tokens in a row below this
-MANUAL_CHOICES, MANUAL_SECONDS = 3, 3.0  # suggestions requested by hand, and their time limit
+MANUAL_CHOICES, MANUAL_SECONDS = 3, 3.0  # suggestions of a manual request, and their time limit
 MAX_TYPED_CHARS = 2_000  # characters typed after an anchor; each request sends them
 MAX_PREFIX_CHARS, MAX_SUFFIX_CHARS = 16_000, 16_000  # characters; the engine cuts them to its budget of tokens
 MIN_DOCUMENT_CHARS = 10  # a shorter document gets no automatic suggestions

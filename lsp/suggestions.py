@@ -71,7 +71,7 @@ class NewestSuggestions:
             self._newest.popleft()
 
     def find(self, anchor: Anchor, typed: str) -> Suggestion | None:
-        """Return the suggestion that fits `typed`; of several, the one requested last in the typed text, the newest."""
+        """Return the suggestion that fits `typed`; of several, the newest with the longest `typed` of its own."""
         answering = (one for one in reversed(self._newest) if one.anchor == anchor and one.answers(typed))
         return max(answering, key=lambda found: len(found.typed), default=None)
 

@@ -38,7 +38,7 @@ def attachment_line(attachment: Attachment) -> StyledRun:
 
 
 def footer(message: Message) -> StyledRun | None:
-    """Return the row below an answer: why it ended early, and its statistics; None without either, or for others."""
+    """Return the row below an answer: why it ended early, and its statistics; None if empty, or for other messages."""
     if message.role != "assistant":
         return None
     parts = [*filter(None, [_FINISH_NOTES.get(message.finish, "")]), *_format_numbers(message.numbers)]

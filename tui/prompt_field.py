@@ -268,11 +268,11 @@ class Attachments(Widget):
         self.display = bool(items)
 
     def add(self, attachment: Attachment) -> None:
-        """Add an attachment; it replaces one of the same name."""
+        """Add an attachment; an earlier attachment of the same name is replaced."""
         self.items = (*(one for one in self.items if one.name != attachment.name), attachment)
 
     def render(self) -> Content:
-        """Return as many names as fit, and the number of the others."""
+        """Return as many names as fit, and the number of further names."""
         width = self.size.width
         chips = [f" {attachment_label(one)} " for one in self.items]
         shown, used = list[str](), 0

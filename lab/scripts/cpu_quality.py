@@ -204,7 +204,7 @@ def run(shapes: Sequence[str], files: int | None, layers: int, threads: int, say
     """Measure everything; `layers` limits the layers of a random model, 0 for all."""
     torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory(prefix="localdflash-quality-") as folder:
-        os.environ[HOME_VARIABLE] = folder  # packed random weights are not to be kept
+        os.environ[HOME_VARIABLE] = folder  # the packed random weights must not be kept
         embedded = measure_embedded(files, threads, say)
         random: dict[str, dict[str, Any]] = {}
         for name in shapes:

@@ -123,7 +123,7 @@ class PackageContext:
 def choose_positions(
     folder: Path, count: int, seed: int, from_line: int = 0, *, after_enter: bool = False
 ) -> list[CursorPosition]:
-    """Choose `count` positions; every run with a seed chooses the same ones."""
+    """Choose `count` positions; all runs with the same seed choose the same positions."""
     rng, texts = random.Random(seed), dict[str, list[tuple[str, str]]]()
     for archive in fetch_archives(folder):
         if not archive.held_out:

@@ -37,7 +37,7 @@ def gap_of(body: Mapping[str, Any]) -> tuple[Gap, list[ContextPiece]]:
 
 
 def sampling_of(body: Mapping[str, Any]) -> list[Fields]:
-    """Return the sampling fields of each requested text: the first as requested, others with more variation."""
+    """Return the sampling fields of each requested text: the first as requested, further texts with more variation."""
     given = {name: body[name] for name in ("top_k", "top_p", "min_p", "repetition_penalty") if name in body}
     if "repetition_penalty" in given:
         given["repeat_penalty"] = given["repetition_penalty"]  # llama-server's name
@@ -145,7 +145,7 @@ class RemoteSource:
 async def _events(
     choices: AsyncGenerator[CompletionPart], ending: PresentableEnding, index: int
 ) -> AsyncGenerator[Event]:
-    """Yield the events of text `index`, up to the server's end or the one by `ending`."""
+    """Yield the events of text `index`, up to the end by the server or by `ending`."""
     logprobs: list[float] = []
     tokens, finish, began = 0, "", time.monotonic()
     async with aclosing(choices):

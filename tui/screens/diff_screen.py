@@ -199,7 +199,7 @@ class DiffScreen(Dialog[list["FileProposal"]]):
 
     @on(OptionList.OptionHighlighted)
     def _show(self) -> None:
-        """Show the file highlighted now; others may have been highlighted since the event was sent."""
+        """Show the file that is highlighted now, even if the event was sent for another file."""
         self.query_one(DiffView).show(self._proposals[self._current].hunks)
         self._explain()
 

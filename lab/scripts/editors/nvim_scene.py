@@ -87,7 +87,7 @@ class EditorScene:
         self.tell("test/hold")
         yield
         self.tell("test/release")
-        self.tell("test/hold")  # its answer comes after theirs
+        self.tell("test/hold")  # the answer to this comes after the held answers
         self.tell("test/release")
 
 

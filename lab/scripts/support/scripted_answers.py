@@ -11,7 +11,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class ScriptStep:
-    """One event of an answer, `wait` seconds after the one before. All its tokens but the last were drafted."""
+    """One event of an answer, `wait` seconds after the previous event. All its tokens but the last were drafted."""
 
     text: str
     wait: float = 0.0
