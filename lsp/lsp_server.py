@@ -38,7 +38,7 @@ STATUS_SECONDS = 0.5  # shortest time between two status notifications
 
 @dataclass(frozen=True)
 class ItemTarget:
-    """Range that an item replaces. `head`: text before the suggestion; `selected`: it is the popup menu's selection."""
+    """Range that an item replaces. `head`: the item's text before the suggestion, if `selected` a popup menu's item."""
 
     range: types.Range
     head: str

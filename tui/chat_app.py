@@ -1,4 +1,4 @@
-"""App of `localdflash chat` on a terminal, which shows its screen before the daemon is ready."""
+"""App of `localdflash chat` on a terminal; its screen appears before the daemon is ready."""
 
 import asyncio
 import gc

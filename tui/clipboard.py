@@ -1,4 +1,4 @@
-"""Copy text through the terminal (OSC 52), which does not confirm, and through a clipboard program of the system."""
+"""Copy text by OSC 52, which a terminal does not confirm, and by a clipboard program of the system."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""History of sent messages: a file with one JSON string per line, newest last, which several chats may append to."""
+"""History of sent messages: a file with one JSON string per line, newest last; several chats may append to it."""
 
 import json
 import os

@@ -47,7 +47,7 @@ class PromptSuggestion:
 
 
 def completion_context(before: str, *, first: bool) -> CompletionContext | None:
-    """Return the word to complete at the end of a line; `first`: it is the first line of the prompt."""
+    """Return the word to complete at the end of a line; `first`: the line is the first of the prompt."""
     if first and (match := _COMMAND.match(before)):
         return CompletionContext("command", 0, match[1])
     if match := _MENTION.search(before):

@@ -93,7 +93,7 @@ def _is_comprehension_target(node: Node) -> bool:
 
 
 def _is_first_iterable(comprehension: Node, clause: Node, below: Node | None) -> bool:
-    """Return whether `below` is the first iterable of a comprehension, which is evaluated outside of it."""
+    """Return whether `below` is a comprehension's first iterable, which Python evaluates outside the comprehension."""
     first = next((child for child in comprehension.children if child.type == "for_in_clause"), None)
     return clause == first and below is not None and is_field(below, "right")
 

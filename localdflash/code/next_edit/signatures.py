@@ -102,7 +102,7 @@ def call_with(source: ParsedSource, names: BindingIndex, arguments: Node) -> Cal
 
 
 def function_with(source: ParsedSource, parameters: Node, *, as_member: bool) -> Function | None:
-    """Return the function with this parameter list. `as_member`: it is called as a method or constructor."""
+    """Return the function with this parameter list. `as_member`: calls use it as a method or constructor."""
     node = parameters.parent
     if node is None:
         return None
