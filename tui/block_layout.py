@@ -101,7 +101,7 @@ class Item(Container):
             return [*wrap([self._marker], width), *rows]
         first, *rest = rows
         decoration = 0 if self._task else first.decoration + 1
-        first = Line((self._marker, *first.runs), decoration, first.joined)
+        first = Line((self._marker, *first.runs), decoration, first.ending)
         blank = StyledRun(" " * indent)
         return [first, *(add_prefix(blank, line) if line.runs else line for line in rest)]
 
@@ -168,7 +168,7 @@ def stack(blocks: Sequence[Block], width: int) -> list[Line]:
 
 def add_prefix(prefix: StyledRun, line: Line) -> Line:
     """Put a decoration in front of a line."""
-    return Line((prefix, *line.runs), line.decoration + 1, line.joined)
+    return Line((prefix, *line.runs), line.decoration + 1, line.ending)
 
 
 def _width_after(width: int, prefix: int) -> int:
@@ -207,7 +207,7 @@ class Thoughts(Block):
         while rows and not rows[-1].text.strip():
             rows.pop()
         return [
-            *(Line(line.runs, len(line.runs), line.joined) for line in head),
+            *(Line(line.runs, len(line.runs), line.ending) for line in head),
             *(rows if inner == width else [add_prefix(_THOUGHT_BAR, line) for line in rows]),
         ]
 

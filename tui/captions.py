@@ -23,7 +23,7 @@ def header(message: Message, number: int, model: str) -> Line:
         reported = message.numbers.get("model")
         author = one_line(model_name(reported if isinstance(reported, str) and reported else model) or "answer")
     runs = (StyledRun(author, message.role), StyledRun(f" #{number}", "muted"))
-    return Line(runs, decoration=len(runs), joined="")
+    return Line(runs, decoration=len(runs), ending="")
 
 
 def model_name(pair: str) -> str:

@@ -16,7 +16,7 @@ from localdflash.tui.tints import TintedText
 if TYPE_CHECKING:  # slow to import; the app imports it in a thread
     from localdflash.tui.markdown import MarkdownDocument
 
-_BLANK = Line(joined="")
+_BLANK = Line(ending="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,5 +203,4 @@ def _as_decoration(runs: Sequence[StyledRun], width: int) -> list[Line]:
 
 def copied_text(line: Line) -> str:
     """Return the text that copying this row gives."""
-    ending = "\n" if line.joined is None else line.joined
-    return "".join(run.text for run in line.runs[line.decoration :]) + ending
+    return "".join(run.text for run in line.runs[line.decoration :]) + line.ending
