@@ -14,7 +14,7 @@ from pygls.exceptions import JsonRpcInvalidParams
 from pygls.lsp.server import LanguageServer
 
 from localdflash import __version__
-from localdflash.lsp.closed import closed_after, closes_again
+from localdflash.lsp.closers import closers_after, closes_again
 from localdflash.lsp.document import Document, LineColumn, line_feeds
 from localdflash.lsp.engine_completer import CompletionClient, DaemonCompleter, Event, Timings
 from localdflash.lsp.lsp_settings import LspSettings, RemoteServer
@@ -42,7 +42,7 @@ class ItemTarget:
 
     range: types.Range
     head: str
-    closed: str = ""  # closers that the editor added after the range
+    closers: str = ""  # closers that the editor added after the range
     language: str = ""
     selected: bool = False
 
@@ -50,8 +50,8 @@ class ItemTarget:
         """Return an offer as an LSP item, whose command reports acceptance. Closers that it repeats are replaced."""
         command = types.Command(title="Accepted", command=ACCEPT, arguments=[offer.suggestion.name])
         start, end = self.range.start, self.range.end
-        if self.closed and closes_again(self.language, self.head, self.closed, offer.text):
-            end = types.Position(end.line, end.character + len(self.closed))
+        if self.closers and closes_again(self.language, self.head, self.closers, offer.text):
+            end = types.Position(end.line, end.character + len(self.closers))
         return types.InlineCompletionItem(
             insert_text=self.head + offer.text, range=types.Range(start, end), command=command
         )
@@ -141,15 +141,15 @@ class SuggestionServer(LanguageServer):
             start, end = target.range.start, target.range.end
             before = document.around(document.position(start.line, start.character))[0] + target.head
             after = document.around(document.position(end.line, end.character))[1]
-        closed = target.closed if target else ""
+        closers = target.closers if target else ""
         cursor = Cursor(
             line_feeds(before),
-            line_feeds(after)[len(closed) :],
+            line_feeds(after)[len(closers) :],
             manual=manual,
             current=lambda: document.version == version and self.protocol.documents.get(document.uri) is document,
             deadline=self.settings.deadline_ms / 1e3 + self.pace.patience,
             grows=self.settings.push,
-            closed=closed,
+            closers=closers,
         )
         if self._context.is_far(document.uri, position.line):
             looking = self._spawn(self._context.look(document.uri, position.line))
@@ -358,7 +358,7 @@ def _target(document: Document, position: LineColumn, selected: types.SelectedCo
     start, end = types.Position(position.line, 0), types.Position(position.line, document.client_column(position))
     line, language = document.line(position.line), language_of(document.uri, document.language)
     head, rest = line[: position.column], line[position.column :]
-    return ItemTarget(types.Range(start, end), head, closed_after(language, head, rest), language)
+    return ItemTarget(types.Range(start, end), head, closers_after(language, head, rest), language)
 
 
 def _folders(uris: Sequence[str]) -> list[Path]:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from localdflash.lsp.closed import split_closers
+from localdflash.lsp.closers import split_closers
 from localdflash.lsp.suggestions import (
     FAILED,
     STOPPED,
@@ -37,7 +37,7 @@ Describe = Callable[[str], dict[str, Any]]  # uri -> fields of a request: path, 
 
 @dataclass(frozen=True)
 class Cursor:
-    """Cursor where suggestions are requested. `manual`: by the user; `closed`: the editor's closers after it."""
+    """Cursor where suggestions are requested. `manual`: by the user; `closers`: the editor's closers after it."""
 
     before: str
     after: str
@@ -45,7 +45,7 @@ class Cursor:
     current: Callable[[], bool]  # whether the document has not changed since
     deadline: float = 0.35  # seconds after which an incomplete answer is returned
     grows: bool = False  # the client accepts updates, so the first whole lines are returned at once
-    closed: str = ""
+    closers: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Session:
         self._generator, self._pulse, self._pace, self._describe = generator, pulse, pace, describe
         self._known = NewestSuggestions()
         self._anchor: Anchor | None = None
-        self._typed = self._closed = ""  # text typed after the anchor, and the editor's closers after the cursor
+        self._typed = self._closers = ""  # text typed after the anchor, and the editor's closers after the cursor
         self._turn = 0
         self._left_over = ""  # rest of the suggestion that the user last typed over or dismissed
         self._offered = ""  # value of `_typed` when a suggestion was last shown
@@ -150,7 +150,7 @@ class Session:
             return ""
         typed = typed_text(text, anchor)
         if typed is not None:
-            typed, self._closed = split_closers(typed, before, self._closed)
+            typed, self._closers = split_closers(typed, before, self._closers)
             self._typed = typed
         shown = self.shown
         rest = None if shown is None or typed is None else shown.rest(typed)
@@ -218,7 +218,7 @@ class Session:
         if anchor is None or not kept:
             anchor = Anchor(self.uri, cursor.before[: cursor.before.rfind("\n") + 1], cursor.after)
             self._set_anchor(anchor)
-        self._typed, self._closed = cursor.before[len(anchor.before) :], cursor.closed
+        self._typed, self._closers = cursor.before[len(anchor.before) :], cursor.closers
         return anchor, self._typed
 
     def _set_anchor(self, anchor: Anchor) -> None:
@@ -321,13 +321,13 @@ class Session:
     def _request_body(self, anchor: Anchor, typed: str) -> dict[str, Any]:
         prefix, first_line = _tail(anchor.before)
         body = self._describe(self.uri)
-        closed = self._closed if typed == self._typed else ""  # text generated ahead follows the closers
+        closers = self._closers if typed == self._typed else ""  # text generated ahead follows the closers
         copies = [self._left_over, anchor.after[:MAX_DRAFT_CHARS], *body.pop("copies")]
         return body | {
             "prefix": prefix,
             "first_line": first_line,
             "middle": typed,
-            "closed": closed,
+            "closed": closers,
             "suffix": anchor.after[:MAX_SUFFIX_CHARS],
             "copies": [text for text in copies if text.strip()],
             "max_tokens": MAX_ANSWER_TOKENS,

@@ -178,5 +178,5 @@ def plan_ending(
     if lead := missing_blanks(cursor) if adds_blanks else "":
         before, gap = before + lead, replace(gap, middle=gap.middle + lead)
         cursor = find_cursor_context(gap.language, before, after, mode)
-    sound, texts = Soundness.at(cursor, before, after, gap.closed), (before, after, *(piece.text for piece in others))
+    sound, texts = Soundness.at(cursor, before, after, gap.closers), (before, after, *(piece.text for piece in others))
     return gap, partial(PresentableEnding, cursor, sound, texts, word, min_probability, lead)

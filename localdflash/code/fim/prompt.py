@@ -34,7 +34,7 @@ class Gap:
     middle: str  # from the anchor to the cursor
     suffix: str
     first_line: int = 0  # number of the first line of `prefix` in the file, 0-based
-    closed: str = ""  # closers that the editor inserted before `suffix`; the completion may contain them too
+    closers: str = ""  # closers that the editor inserted before `suffix`; the completion may contain them too
 
     def without(self, word: str) -> "Gap":
         """Return the gap without the unfinished `word` before the cursor."""

@@ -31,16 +31,16 @@ class Soundness:
         self._python = PythonLines(cursor, self._before, self._after) if cursor.language == "python" else None
         # The text after the cursor, and a variant that closes unclosed brackets at the end of the cursor's line.
         rest, later = self._after[: len(cursor.rest)], self._after[len(cursor.rest) :]
-        closed = [f"{rest}\n{cursor.missing_closers}{later}"] if cursor.missing_closers else []
-        self._readings = [cache(partial(self._read, after)) for after in (self._after, *closed)]
+        closing = [f"{rest}\n{cursor.missing_closers}{later}"] if cursor.missing_closers else []
+        self._readings = [cache(partial(self._read, after)) for after in (self._after, *closing)]
 
     @classmethod
-    def at(cls, cursor: CursorContext, before: str, after: str, closed: str) -> Callable[[str], bool]:
-        """Return a check of completions that contain or omit `closed`, the closers that the editor inserted."""
+    def at(cls, cursor: CursorContext, before: str, after: str, closers: str) -> Callable[[str], bool]:
+        """Return a check of completions that contain or omit `closers`, those that the editor inserted."""
         contains = cls(cursor, before, after)
-        if not closed:
+        if not closers:
             return contains
-        omits = cls(find_cursor_context(cursor.language, before, closed + after), before, closed + after)
+        omits = cls(find_cursor_context(cursor.language, before, closers + after), before, closers + after)
         return lambda text: contains(text) or omits(text)
 
     def __call__(self, text: str) -> bool:
