@@ -110,7 +110,7 @@ class SuggestionServer(LanguageServer):
     def folders_changed(self, change: types.WorkspaceFoldersChangeEvent) -> None:
         """Add and remove folders of the workspace."""
         gone = [path_of(folder.uri) for folder in change.removed]
-        self._context.follow(_folders([folder.uri for folder in change.added]), gone)
+        self._context.update_folders(_folders([folder.uri for folder in change.added]), gone)
 
     async def suggest(self, params: types.InlineCompletionParams) -> types.InlineCompletionList | None:
         """Return the suggestions at a cursor."""
@@ -152,7 +152,7 @@ class SuggestionServer(LanguageServer):
             closers=closers,
         )
         if self._context.is_far(document.uri, position.line):
-            looking = self._spawn(self._context.look(document.uri, position.line))
+            looking = self._spawn(self._context.look_up(document.uri, position.line))
             await asyncio.wait((looking,), timeout=self.settings.deadline_ms / 2e3)
         offers = await session.offers(cursor)
         if target and target.selected and re.search(r"\w$", target.head):  # do not lengthen the menu's word
@@ -301,7 +301,7 @@ class SuggestionServer(LanguageServer):
         session = self.sessions.get(uri)
         if session is None or self.completable(uri) is None:
             return  # without a request the cursor's position is unknown
-        is_new = await self._context.look(uri, session.line)
+        is_new = await self._context.look_up(uri, session.line)
         if session is self._active:
             session.prepare_prompt(is_new)
 

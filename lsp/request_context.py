@@ -24,7 +24,7 @@ MAX_NEIGHBOURS = 8  # open files that are searched
 
 
 class EditorContext:
-    """Context for all documents of a client. `documents` are the open ones."""
+    """Context for all documents of a client. `documents` are the open documents."""
 
     def __init__(self, roots: Sequence[Path], documents: Mapping[str, Document], warn: Callable[[str], None]) -> None:
         self._roots, self._documents, self._warn = list(roots), documents, warn
@@ -45,7 +45,7 @@ class EditorContext:
         """Stop watching the workspace."""
         self._workspace.close()
 
-    def follow(self, added: Sequence[Path], removed: Sequence[Path | None]) -> None:
+    def update_folders(self, added: Sequence[Path], removed: Sequence[Path | None]) -> None:
         """Add and remove folders of the workspace; their files are read in the background."""
         kept = [root for root in self._roots if root not in removed]
         self._roots = [*kept, *(root for root in added if root not in kept)]
@@ -96,7 +96,7 @@ class EditorContext:
         """Return whether context was last looked up far from this line, or never."""
         return uri not in self._lookup_lines or abs(self._lookup_lines[uri] - line) > NEAR_LINES
 
-    async def look(self, uri: str, line: int) -> bool:
+    async def look_up(self, uri: str, line: int) -> bool:
         """Look up the context of a cursor; return whether it differs from that of the last lookup."""
         async with self._lookup_lock:
             document = self._documents.get(uri)

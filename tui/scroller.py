@@ -1,7 +1,7 @@
 """Widget that scrolls and draws chat entries, with the selection.
 
-Only entries near the screen are laid out; heights of the others are estimates. When an estimate was wrong or the width
-changes, the visible text stays in place: with `following` the end stays in view, otherwise the top row does.
+Only entries near the screen are laid out; the heights of other entries are estimates. If an estimate was wrong or the
+width changes, the visible text stays in place: with `following` the end stays in view, otherwise the top row does.
 """
 
 import asyncio

@@ -138,7 +138,7 @@ class Transcript(Scroller, can_focus=True):
             last.finish(message, rest)
             self._lay_out_last()
 
-    def source_shown(self) -> str:
+    def shown_text(self) -> str:
         """Return the text of the last message, as far as it is shown."""
         last = self._last_message()
         return last.text if last else ""

@@ -130,7 +130,7 @@ async def _fence(text: str) -> tuple[float, list[float]]:
         gc.freeze()  # as the app does on a terminal
         app.ask("go")
         began, ticking = time.perf_counter(), asyncio.create_task(tick())
-        while app.transcript.source_shown() != text:
+        while app.transcript.shown_text() != text:
             await asyncio.sleep(TICK)
         took = time.perf_counter() - began
         ticking.cancel()

@@ -123,7 +123,7 @@ def _is_highlighted(app: ChatApp) -> bool:
 
 async def _streaming(pilot: Pilot[Any], app: ChatApp) -> None:
     await type_and_send(pilot, QUESTION.text)
-    await wait_until(pilot, lambda: app.transcript.source_shown() == STREAM)
+    await wait_until(pilot, lambda: app.transcript.shown_text() == STREAM)
     app.talk.acceptance = _speed()
     app.refresh_status()
 

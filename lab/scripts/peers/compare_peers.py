@@ -74,7 +74,7 @@ def compare_drafting(server: Path, options: Options, suite: str, lengths: list[i
     files = local_files(load_registry().resolve(options.pair))
     peer_questions = questions(options, suite, limit)
     with ExitStack() as stack:
-        ours = stack.enter_context(DaemonSide.started(options))
+        ours = stack.enter_context(DaemonSide.start(options))
         sides: dict[str, Side] = {OURS: ours, f"{OURS} plain": ours.plain()}
         is_supported = files.drafter_gguf and not config_of_file(files.drafter_gguf).from_anchor
         plain = {"plain": ("--flash-attn", "on"), "plain without flash": ("--flash-attn", "off")}

@@ -27,7 +27,7 @@ class _Alone(EditorContext):
         """See `EditorContext`."""
         return None
 
-    async def look(self, uri: str, line: int) -> bool:
+    async def look_up(self, uri: str, line: int) -> bool:
         """See `EditorContext`."""
         return False
 
