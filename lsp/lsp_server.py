@@ -127,7 +127,7 @@ class SuggestionServer(LanguageServer):
         offers = await self.offers(document, position, manual=manual, target=target)
         if not offers:
             return None
-        if self.settings.push and not offers[0].suggestion.ended:
+        if self.settings.pushes_updates and not offers[0].suggestion.ended:
             self._spawn(self._push(document, version, params.position, target, offers[0]))
         return types.InlineCompletionList([target.item(offer) for offer in offers])
 
@@ -148,7 +148,7 @@ class SuggestionServer(LanguageServer):
             manual=manual,
             current=lambda: document.version == version and self.protocol.documents.get(document.uri) is document,
             deadline=self.settings.deadline_ms / 1e3 + self.pace.patience,
-            grows=self.settings.push,
+            grows=self.settings.pushes_updates,
             closers=closers,
         )
         if self._context.is_far(document.uri, position.line):
@@ -189,7 +189,7 @@ class SuggestionServer(LanguageServer):
 
     def show_status(self) -> None:
         """Send the status soon, at a limited rate."""
-        if self.settings.status and "status" not in self._timers:
+        if self.settings.sends_status and "status" not in self._timers:
             self._timers["status"] = asyncio.get_running_loop().call_later(STATUS_SECONDS, self._send_status)
 
     def _count(self, origin: SuggestionOrigin, event: UsageEvent) -> None:
@@ -256,7 +256,7 @@ class SuggestionServer(LanguageServer):
     def _opened(self, document: Document) -> None:
         self._leave(document.uri)  # the document may have been open already
         self._context.opened(document.uri)
-        if self.settings.next_edit:
+        if self.settings.sends_next_edits:
             self.next_edits.opened(document)
 
     def _edited(self, document: Document, line: int, old: Sequence[str], new: Sequence[str]) -> None:

@@ -16,10 +16,10 @@ MIN_DEADLINE_MS, MAX_DEADLINE_MS = 50, 10_000
 class LspSettings:
     """Options of a client. `deadline_ms`: after this time, the part of an answer that has arrived is returned."""
 
-    push: bool = False  # `localdflash/didUpdateInlineCompletion` is sent
-    status: bool = False  # `didChangeStatus` is sent
+    pushes_updates: bool = False  # `localdflash/didUpdateInlineCompletion` is sent
+    sends_status: bool = False  # `didChangeStatus` is sent
     deadline_ms: int = 350
-    next_edit: bool = False  # `localdflash/didUpdateNextEdit` is sent
+    sends_next_edits: bool = False  # `localdflash/didUpdateNextEdit` is sent
 
     @classmethod
     def of(cls, options: Any) -> "tuple[LspSettings, list[str]]":

@@ -278,7 +278,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
                 context_tokens=self.talk.context_tokens,
                 context_limit=info.context if info else 0,
                 rate=acceptance.rate if is_answering else numbers.get("tokens_per_second"),
-                average=not is_answering,
+                is_average=not is_answering,
                 tau=acceptance.tau if is_answering else numbers.get("tau"),
                 accepted=acceptance.acceptance_rate if is_answering else _acceptance_rate(numbers),
                 ttft_ms=acceptance.ttft_ms if is_answering else numbers.get("ttft_ms"),

@@ -25,7 +25,7 @@ class ChatView:
 
     width: int  # cells
     tinted: bool = False  # answers as raw text, tinted by drafter
-    thoughts: bool = False  # whether the model's thinking is unfolded
+    unfolds_thoughts: bool = False  # whether the model's thinking is unfolded
     model: str = ""
 
 
@@ -38,7 +38,7 @@ class ChatEntry:
         self.steps: list[StepRecord] = []  # steps of the streaming answer
         self.notes: list[tuple[str, str]] = []  # text, kind
         self.is_growing = False
-        self.thoughts_inverted = False  # thoughts are folded if `view.thoughts` unfolds them, and vice versa
+        self.thoughts_inverted = False  # thoughts are folded if `view.unfolds_thoughts` unfolds them, and vice versa
         self.height = 0  # rows; an estimate until it was laid out
         self._view: ChatView | None = None  # None: not laid out
         self._document: MarkdownDocument | None = None
@@ -149,7 +149,7 @@ class ChatEntry:
             self._document.append(self.text)
             if not self.is_growing:
                 self._document.finish()
-        self._document.show_thoughts(view.thoughts != self.thoughts_inverted)
+        self._document.show_thoughts(view.unfolds_thoughts != self.thoughts_inverted)
         try:
             return self._document.lines(view.width), self._document.first_changed
         except Exception:  # an error in the parser library: show the raw text

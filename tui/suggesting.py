@@ -77,7 +77,7 @@ class SuggestingArea(TextArea, inherit_bindings=False):
         context = self._completion_context()
         if context is None or context != self._rows_context:
             return
-        if suggestion.mention:
+        if suggestion.is_mention:
             self.chosen_mentions.add(suggestion.text.rstrip())
         row, column = self.cursor_location
         next_character = self.document.get_line(row)[column : column + 1]
@@ -167,4 +167,4 @@ class SuggestingArea(TextArea, inherit_bindings=False):
         """Return whether the mention is already typed in full, so that Enter sends the message."""
         context, (row, column) = self._completion_context(), self.cursor_location
         typed = self.document.get_line(row)[context.start : column] if context else ""
-        return chosen.mention and typed == chosen.text.rstrip()
+        return chosen.is_mention and typed == chosen.text.rstrip()

@@ -43,7 +43,7 @@ class PromptSuggestion:
     hint: str = ""
     marked: tuple[int, ...] = ()
     sends: bool = False  # whether Enter also sends the prompt
-    mention: bool = False  # whether `text` mentions a file
+    is_mention: bool = False  # whether `text` mentions a file
 
 
 def completion_context(before: str, *, first: bool) -> CompletionContext | None:
@@ -80,7 +80,7 @@ def argument_suggestions(context: CompletionContext, choices: ArgumentChoices) -
 def file_suggestion(hit: FileMatch, *, mentioned: bool) -> PromptSuggestion:
     """Return the suggestion of a file or symbol, as a mention or, after a command, as a plain path."""
     text = f"{spell_mention(hit.path, hit.symbol)} " if mentioned else hit.name
-    return PromptSuggestion(hit.name, text, "", hit.marked, sends=not mentioned, mention=mentioned)
+    return PromptSuggestion(hit.name, text, "", hit.marked, sends=not mentioned, is_mention=mentioned)
 
 
 def _command_suggestion(command: commands.Command, query: str) -> PromptSuggestion:

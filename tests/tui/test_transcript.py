@@ -57,7 +57,7 @@ async def test_thoughts_unfold_for_one_or_all_messages() -> None:
         assert await visible_words() == []
         await pilot.press("enter")
         assert await visible_words() == ["privately"]
-        stage.transcript.set_view(thoughts=True)
+        stage.transcript.set_view(unfolds_thoughts=True)
         assert await visible_words() == ["secretly"]
         await pilot.press("enter")
         assert await visible_words() == ["secretly", "privately"]

@@ -44,7 +44,7 @@ class ViewActions(AnswerActions):
 
     def action_thoughts(self) -> None:
         """Show or hide the model's thinking."""
-        self.transcript.set_view(thoughts=not self.transcript.view.thoughts)
+        self.transcript.set_view(unfolds_thoughts=not self.transcript.view.unfolds_thoughts)
 
     def action_find(self, words: str = "") -> None:
         """Find words in this chat; without words, find the previous match of the last search."""

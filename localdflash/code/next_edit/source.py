@@ -116,10 +116,10 @@ def difference(before: bytes, after: bytes) -> Change | None:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Node that can bind names. `members`: the names are members of a class, not local names."""
+    """Node that can bind names. `has_members`: the names are members of a class, not local names."""
 
     node: Node
-    members: bool = False
+    has_members: bool = False
 
 
 @dataclass(frozen=True, slots=True)
