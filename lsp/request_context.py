@@ -65,7 +65,7 @@ class EditorContext:
             "path": name,
             "language": language_of(name, self._documents[uri].language),
             "context": [{"kind": p.kind, "name": p.name, "text": p.text, "weight": p.weight} for p in parts],
-            "copies": self._edits.replaced(MAX_REPLACED_TEXTS),
+            "copies": self._edits.replaced_texts(MAX_REPLACED_TEXTS),
         }
 
     def opened(self, uri: str) -> None:

@@ -85,7 +85,7 @@ class InfillPrompt:
         """Return whether text before or after the cursor was cut."""
         return any(part.cut for part in self.parts if part.kind in ("prefix", "suffix"))
 
-    def explained(self) -> dict[str, Any]:
+    def explain(self) -> dict[str, Any]:
         """Return the parts, included or left out, as JSON values."""
         return {"prompt": [asdict(part) for part in self.parts], "budget": asdict(self.budget)}
 
