@@ -315,7 +315,7 @@ def main() -> int:
     """Measure, print, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=len(physical_cores()))
-    parser.add_argument("--instruction-set", action="append", help="only this one; may be given again")
+    parser.add_argument("--instruction-set", action="append", help="measure only this instruction set; repeatable")
     parser.add_argument("--models", default=",".join(MODELS), help="shapes to measure, with commas between them")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
