@@ -1,4 +1,4 @@
-"""Clients of the language server for the daemon or a remote server, connected at the first request."""
+"""Clients by which the language server requests completions from the daemon or a remote server."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Settings that a client sends in `initializationOptions`, and the remote server of the user's settings."""
+"""Settings that a client sends in `initializationOptions`, and the remote server that the user's settings name."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Connections of editors: stdin and stdout for one, a Unix socket or a loopback port for several.
+"""Connections of editors: stdin and stdout for one editor, a Unix socket or a loopback port for several.
 
 A connection ends when its editor sends `exit`, closes it, dies, or has more than `MAX_BACKLOG_BYTES` unread. A request
 begins before the next message is handled, so it sees the document as its client did. Only LSP goes to stdout.

@@ -1,4 +1,4 @@
-"""Client of the remote server that the settings name, and detection of which of its models can infill, and how."""
+"""Client of the remote server that the settings name; it detects which model can infill, and in which format."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Commands about chats: start, open, rename, fork, export and delete one."""
+"""Commands that start, open, rename, fork, export and delete chats."""
 
 from pathlib import Path
 

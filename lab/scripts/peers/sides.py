@@ -1,4 +1,4 @@
-"""Common interface of both sides of the comparison: answers a question with text, tokens and time."""
+"""Both sides of the comparison, with a common interface: `ask` returns the text, tokens and time of an answer."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Find repetition in a completion: of lines around it, of its own last 1 to 4 lines, and of words within a line."""
+"""Find repetition in a completion: of lines around the cursor, of its last 1 to 4 lines, of words within a line."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""History of a document: its texts between edits. Undo, redo and several edits at once restart it."""
+"""History of a document: its texts between edits. Undo, redo and several edits at once restart the history."""
 
 import re
 from collections import deque
