@@ -86,10 +86,8 @@ def load(path: Path, limit: int | None = None) -> list[Task]:
 def warning(path: Path) -> str:
     """Return a warning about running generated programs, with the protections missing on this machine."""
     weak = sandbox.weaknesses(sandbox.run("").restrictions)
-    protection = "in a sandbox" + (
-        f", but {' and '.join(weak)}" if weak else ", without files, network or new processes"
-    )
-    return f"The tests of {path}, and what the model wrote, are executed {protection}."
+    limits = f"but {' and '.join(weak)}" if weak else "without files, network or new processes"
+    return f"The tests of {path} and the model's completions are executed in a sandbox, {limits}."
 
 
 def run(client: Client, tasks: Sequence[Task], count: CountItems) -> dict[str, Any]:
