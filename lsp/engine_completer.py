@@ -1,4 +1,4 @@
-"""Clients of the language server for the daemon or a remote server, connected at the first request."""
+"""Clients by which the language server requests completions from the daemon or a remote server."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ from localdflash.server.engine_spec import EngineSpec
 from localdflash.server.refusals import error_of_response
 from localdflash.server.spawn import ensure_daemon
 
-RETRY_SECONDS = 5.0
+RETRY_SECONDS = 5.0  # from a failure to the next attempt to connect
 EventT = TypeVar("EventT")
 
 
@@ -42,7 +42,7 @@ class Event(TypedDict):
 
 
 def decode_event(kind: type[EventT], data: bytes) -> EventT:
-    """Decode an event; LocaldflashError if it reports an error or lacks a field."""
+    """Decode an event of type `kind`; LocaldflashError if it reports an error or lacks a field."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, RecursionError):  # msgspec raises DecodeError for invalid UTF-8 too
@@ -65,8 +65,8 @@ class CompletionClient(ABC):
     """Client of a completion server. `on_trouble` gets each new error, and "" after a success."""
 
     disconnect_message = "the daemon exited mid-answer"
-    model_suffix = ""  # of a model's display name: the server's address
-    error_retry_seconds = 0.0  # after an error response, the time in which requests get no answer
+    model_suffix = ""  # appended to a model's display name: the address of a remote server
+    error_retry_seconds = 0.0  # time after an error response in which nothing is requested
 
     def __init__(self, log: Callable[[str], None], on_trouble: Callable[[str], None]) -> None:
         self._log, self._on_trouble = log, on_trouble
@@ -76,7 +76,7 @@ class CompletionClient(ABC):
         self._reported = ""
 
     async def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
-        """Yield the events of one completion; none if it fails, which is reported. Closing the iterator cancels it."""
+        """Yield the events of one completion; report a failure, which ends them. Closing the iterator cancels it."""
         for _ in range(2):  # reconnect once if the server exited since the last request
             source = await self._open_source()
             if source is None:

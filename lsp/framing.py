@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 MAX_BODY_BYTES = 256_000_000
 MAX_HEADER_BYTES = 8_192
-NOT_JSON = object()  # what `MessageReader.feed` yields for a body that is not JSON
+NOT_JSON = object()  # yielded by `MessageReader.feed` for a body that is not JSON
 _HEADER = re.compile(
     rb"(?:[\w-]+:.*\n)*?content-length:[ \t]*(\d{1,15})[ \t]*\r?\n(?:[\w-]+:.*\n)*\r?\n", re.IGNORECASE
 )
@@ -25,7 +25,7 @@ class MessageReader:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._length: int | None = None  # of the current body in bytes; None until its header is complete
+        self._length: int | None = None  # bytes of the current body; None until its header is complete
 
     def feed(self, data: bytes) -> Iterator[object]:
         """Yield JSON values, or NOT_JSON. Exhaust the iterator before the next call."""

@@ -1,4 +1,4 @@
-"""Register the server's requests and notifications: those of LSP and private ones, named as in Copilot if it has them.
+"""Register LSP's requests and notifications, and private ones, with Copilot's names where Copilot has them.
 
 From client to server:
 * `textDocument/didShowCompletion` {item}, `textDocument/didPartiallyAcceptCompletion` {item, acceptedLength},
@@ -24,7 +24,7 @@ from localdflash.lsp.lsp_server import ACCEPT, SuggestionServer
 from localdflash.lsp.lsp_settings import RemoteServer
 from localdflash.server.engine_spec import EngineSpec
 
-MAX_LABEL_CHARS = 60  # of a suggestion's label in a completion list
+MAX_LABEL_CHARS = 60  # longest label in a completion list
 TRIGGERS = [".", "(", "[", "{", " ", "=", ",", ":", "\n"]
 _WORD, _DASHED, _DOLLARS = re.compile(r"\w*$"), re.compile(r"[\w-]*$"), re.compile(r"[\w$]*$")
 _WORDS = {  # LSP language id -> pattern of a word, where it is not \w*
@@ -34,7 +34,7 @@ _WORDS = {  # LSP language id -> pattern of a word, where it is not \w*
 
 
 def create_server(engine: EngineSpec | RemoteServer, usage: Path | None = None) -> SuggestionServer:
-    """Create a server for one client, with all its features. `usage`: file of the counts of suggestions."""
+    """Create a server for one client, with all its features. `usage`: file for the counts of suggestions."""
     server = SuggestionServer(engine, usage)
     register(server)
     return server
@@ -123,17 +123,17 @@ async def _complete(server: SuggestionServer, params: types.CompletionParams) ->
     document = server.completable(params.text_document.uri)
     if document is None:
         return types.CompletionList(is_incomplete=True, items=[])
-    place = document.position(params.position.line, params.position.character)
-    offers = await server.offers(document, place, manual=False)
+    position = document.position(params.position.line, params.position.character)
+    offers = await server.offers(document, position, manual=False)
     markdown = _supports_markdown(server.client_capabilities)
-    items = [_list_item(document, place, offer.text, markdown=markdown) for offer in offers]
+    items = [_list_item(document, position, offer.text, markdown=markdown) for offer in offers]
     return types.CompletionList(is_incomplete=True, items=items)
 
 
-def _list_item(document: Document, place: LineColumn, text: str, *, markdown: bool) -> types.CompletionItem:
-    typed = document.line(place.line)[: place.column]
+def _list_item(document: Document, position: LineColumn, text: str, *, markdown: bool) -> types.CompletionItem:
+    typed = document.line(position.line)[: position.column]
     word = "".join(_WORDS.get(document.language, _WORD).findall(typed))
-    start = LineColumn(place.line, place.column - len(word))
+    start = LineColumn(position.line, position.column - len(word))
     lines = (word + text).strip().splitlines()
     label = lines[0][:MAX_LABEL_CHARS] + (" …" if len(lines) > 1 or len(lines[0]) > MAX_LABEL_CHARS else "")
     code = fence(word + text, document.language)
@@ -146,9 +146,8 @@ def _list_item(document: Document, place: LineColumn, text: str, *, markdown: bo
         filter_text=lines[0],
         insert_text_format=types.InsertTextFormat.PlainText,
         insert_text_mode=types.InsertTextMode.AsIs,
-        # Not every editor converts the line ends of a completion.
-        text_edit=types.TextEdit(
-            document.range(start, place), (word + text).replace("\n", document.line_end(place.line))
+        text_edit=types.TextEdit(  # some editors do not convert its line endings
+            document.range(start, position), (word + text).replace("\n", document.line_ending(position.line))
         ),
     )
 

@@ -1,4 +1,4 @@
-"""The language server. Items replace the line up to the cursor, so that clients can trim typed text."""
+"""The language server. Its items replace the line up to the cursor, so that clients can trim typed text."""
 
 import asyncio
 import os
@@ -14,44 +14,44 @@ from pygls.exceptions import JsonRpcInvalidParams
 from pygls.lsp.server import LanguageServer
 
 from localdflash import __version__
-from localdflash.lsp.closed import closed_after, closes_again
+from localdflash.lsp.closers import closers_after, closes_again
 from localdflash.lsp.document import Document, LineColumn, line_feeds
 from localdflash.lsp.engine_completer import CompletionClient, DaemonCompleter, Event, Timings
 from localdflash.lsp.lsp_settings import LspSettings, RemoteServer
-from localdflash.lsp.lsp_status import SuggestionOrigin, Tally, silence
+from localdflash.lsp.lsp_status import SuggestionOrigin, Tally, silence_reason
 from localdflash.lsp.next_edit import NextEdits
 from localdflash.lsp.protocol import DocumentProtocol
 from localdflash.lsp.request_context import EditorContext, path_of
 from localdflash.lsp.session import Cursor, Pulse, Session, SuggestionOffer
 from localdflash.lsp.suggestions import Generator
 from localdflash.lsp.typing_pace import RemotePace, TypingPace
-from localdflash.lsp.usage import FLUSH_SECONDS, KEPT_SECONDS, UsageEvent, UsageLog, kind_of_place
+from localdflash.lsp.usage import FLUSH_SECONDS, KEPT_SECONDS, UsageEvent, UsageLog, position_kind
 from localdflash.server.engine_spec import EngineSpec
 from localdflash.text.syntax import language_of
 
 ACCEPT = "localdflash.accept"  # the command of an item
 STATUS = "didChangeStatus"
 UPDATE = "localdflash/didUpdateInlineCompletion"
-PAUSE_SECONDS = 1.0  # without a key, before context is looked up and the next prompt prepared
-STATUS_SECONDS = 0.5  # seconds between two status notifications
+PAUSE_SECONDS = 1.0  # typing pause after which context is looked up and the next prompt prepared
+STATUS_SECONDS = 0.5  # shortest time between two status notifications
 
 
 @dataclass(frozen=True)
 class ItemTarget:
-    """Range that an item replaces. `head`: its text before the suggestion; `selected`: `head` is a popup menu item."""
+    """Range that an item replaces. `head`: the item's text before the suggestion, if `selected` a popup menu's item."""
 
     range: types.Range
     head: str
-    closed: str = ""  # closers that the editor added after the range
+    closers: str = ""  # closers that the editor added after the range
     language: str = ""
     selected: bool = False
 
     def item(self, offer: SuggestionOffer) -> types.InlineCompletionItem:
-        """Return an offer as an LSP item, whose command reports acceptance; it replaces closers that it repeats."""
+        """Return an offer as an LSP item, whose command reports acceptance. Closers that it repeats are replaced."""
         command = types.Command(title="Accepted", command=ACCEPT, arguments=[offer.suggestion.name])
         start, end = self.range.start, self.range.end
-        if self.closed and closes_again(self.language, self.head, self.closed, offer.text):
-            end = types.Position(end.line, end.character + len(self.closed))
+        if self.closers and closes_again(self.language, self.head, self.closers, offer.text):
+            end = types.Position(end.line, end.character + len(self.closers))
         return types.InlineCompletionItem(
             insert_text=self.head + offer.text, range=types.Range(start, end), command=command
         )
@@ -76,7 +76,7 @@ class SuggestionServer(LanguageServer):
         self._active: Session | None = None
         self._context = EditorContext([], self.protocol.documents, self._warn)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._sent_status: dict[str, Any] = {}  # the last one, so that only changes are sent
+        self._sent_status: dict[str, Any] = {}  # the status sent last; only changes are sent
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.protocol.on_open = self._opened
@@ -92,7 +92,7 @@ class SuggestionServer(LanguageServer):
         return RemoteCompleter(engine, self._log, self._trouble), RemotePace()
 
     def initialized_with(self, params: types.InitializeParams) -> None:
-        """Read the client's capabilities and options, before those of the server are announced."""
+        """Read the client's capabilities and options, before the server announces its capabilities."""
         self._loop = asyncio.get_running_loop()
         self.settings, wrong = LspSettings.of(params.initialization_options)
         for line in wrong:
@@ -110,69 +110,69 @@ class SuggestionServer(LanguageServer):
     def folders_changed(self, change: types.WorkspaceFoldersChangeEvent) -> None:
         """Add and remove folders of the workspace."""
         gone = [path_of(folder.uri) for folder in change.removed]
-        self._context.follow(_folders([folder.uri for folder in change.added]), gone)
+        self._context.update_folders(_folders([folder.uri for folder in change.added]), gone)
 
     async def suggest(self, params: types.InlineCompletionParams) -> types.InlineCompletionList | None:
         """Return the suggestions at a cursor."""
         manual = params.context.trigger_kind == types.InlineCompletionTriggerKind.Invoked
-        silent = self._silence(params.text_document.uri, manual)
-        if silent != self.tally.silent:
-            self.tally.silent = silent
+        reason = self._silence_reason(params.text_document.uri, manual)
+        if reason != self.tally.silence_reason:
+            self.tally.silence_reason = reason
             self.show_status()
-        if silent:
+        if reason:
             return None
         document = self.protocol.documents[params.text_document.uri]
-        version, place = document.version, document.position(params.position.line, params.position.character)
-        target = _target(document, place, params.context.selected_completion_info)
-        offers = await self.offers(document, place, manual=manual, target=target)
+        version, position = document.version, document.position(params.position.line, params.position.character)
+        target = _target(document, position, params.context.selected_completion_info)
+        offers = await self.offers(document, position, manual=manual, target=target)
         if not offers:
             return None
-        if self.settings.push and not offers[0].suggestion.ended:
+        if self.settings.pushes_updates and not offers[0].suggestion.ended:
             self._spawn(self._push(document, version, params.position, target, offers[0]))
         return types.InlineCompletionList([target.item(offer) for offer in offers])
 
     async def offers(
-        self, document: Document, place: LineColumn, *, manual: bool, target: ItemTarget | None = None
+        self, document: Document, position: LineColumn, *, manual: bool, target: ItemTarget | None = None
     ) -> list[SuggestionOffer]:
-        """Return the suggestions to show at a position, or after the head of `target` in place of its range."""
+        """Return the suggestions to show at a position; with `target`, as if its head had replaced its range."""
         session, version = self._session(document), document.version
-        before, after = document.around(place)
+        before, after = document.around(position)
         if target:
             start, end = target.range.start, target.range.end
             before = document.around(document.position(start.line, start.character))[0] + target.head
             after = document.around(document.position(end.line, end.character))[1]
-        closed = target.closed if target else ""
+        closers = target.closers if target else ""
         cursor = Cursor(
             line_feeds(before),
-            line_feeds(after)[len(closed) :],
+            line_feeds(after)[len(closers) :],
             manual=manual,
             current=lambda: document.version == version and self.protocol.documents.get(document.uri) is document,
             deadline=self.settings.deadline_ms / 1e3 + self.pace.patience,
-            grows=self.settings.push,
-            closed=closed,
+            grows=self.settings.pushes_updates,
+            closers=closers,
         )
-        if self._context.is_far(document.uri, place.line):
-            looking = self._spawn(self._context.look(document.uri, place.line))
+        if self._context.is_far(document.uri, position.line):
+            looking = self._spawn(self._context.look_up(document.uri, position.line))
             await asyncio.wait((looking,), timeout=self.settings.deadline_ms / 2e3)
         offers = await session.offers(cursor)
-        if target and target.selected and re.search(r"\w$", target.head):  # not to lengthen the menu's word
+        if target and target.selected and re.search(r"\w$", target.head):  # do not lengthen the menu's word
             offers = [offer for offer in offers if not re.match(r"\w", offer.text)]
         language = language_of(document.uri, document.language) or document.language
-        origin = SuggestionOrigin(document.uri, language, kind_of_place(before, after))
+        origin = SuggestionOrigin(document.uri, language, position_kind(before, after))
         for offer in offers:
             if self.tally.offered(offer.suggestion.name, origin):
                 self._count(origin, "suggested")
-        if manual and not offers and session.silence:
-            message = f"localdflash: {session.silence}"
+        if manual and not offers and session.silence_reason:
+            message = f"localdflash: {session.silence_reason}"
             self.window_show_message(types.ShowMessageParams(types.MessageType.Info, message))
         return offers
 
     def completable(self, uri: str) -> Document | None:
         """Return the open document, if it may get automatic suggestions."""
-        return None if self._silence(uri, manual=False) else self.protocol.documents[uri]
+        return None if self._silence_reason(uri, manual=False) else self.protocol.documents[uri]
 
     def accepted(self, name: str, text: str = "") -> None:
-        """Record that the user accepted a suggestion. `text`: counts as kept if still there after KEPT_SECONDS."""
+        """Record that a suggestion was accepted. If `text` is still there after KEPT_SECONDS, it counts as kept."""
         origin = self.tally.accepted(name)
         if origin is None:
             return
@@ -189,7 +189,7 @@ class SuggestionServer(LanguageServer):
 
     def show_status(self) -> None:
         """Send the status soon, at a limited rate."""
-        if self.settings.status and "status" not in self._timers:
+        if self.settings.sends_status and "status" not in self._timers:
             self._timers["status"] = asyncio.get_running_loop().call_later(STATUS_SECONDS, self._send_status)
 
     def _count(self, origin: SuggestionOrigin, event: UsageEvent) -> None:
@@ -220,14 +220,14 @@ class SuggestionServer(LanguageServer):
         self._context.close()
 
     def report_server_error(self, error: Exception, source: Any) -> None:
-        """Log an internal error at the client, instead of showing it to the user at every key."""
+        """Write an internal error to the client's log, instead of showing it to the user at every key."""
         if isinstance(error, JsonRpcInvalidParams):
             return  # the client's mistake; pygls has answered it
         line = f"localdflash: internal error: {source.__name__}: {error!r}"
         self.window_log_message(types.LogMessageParams(types.MessageType.Error, line))
 
-    def _silence(self, uri: str, manual: bool) -> str:
-        return silence(self.protocol.documents.get(uri), self._context.refusal(uri), manual=manual)
+    def _silence_reason(self, uri: str, manual: bool) -> str:
+        return silence_reason(self.protocol.documents.get(uri), self._context.refusal(uri), manual=manual)
 
     def _session(self, document: Document) -> Session:
         session = self.sessions.get(document.uri)
@@ -256,7 +256,7 @@ class SuggestionServer(LanguageServer):
     def _opened(self, document: Document) -> None:
         self._leave(document.uri)  # the document may have been open already
         self._context.opened(document.uri)
-        if self.settings.next_edit:
+        if self.settings.sends_next_edits:
             self.next_edits.opened(document)
 
     def _edited(self, document: Document, line: int, old: Sequence[str], new: Sequence[str]) -> None:
@@ -301,7 +301,7 @@ class SuggestionServer(LanguageServer):
         session = self.sessions.get(uri)
         if session is None or self.completable(uri) is None:
             return  # without a request the cursor's position is unknown
-        is_new = await self._context.look(uri, session.line)
+        is_new = await self._context.look_up(uri, session.line)
         if session is self._active:
             session.prepare_prompt(is_new)
 
@@ -344,21 +344,21 @@ class SuggestionServer(LanguageServer):
         self._loop.call_soon_threadsafe(call, *arguments)
 
     def _spawn(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
-        """Start a task that ends with the connection at the latest."""
+        """Start a task that is cancelled when the connection closes."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
 
-def _target(document: Document, place: LineColumn, selected: types.SelectedCompletionInfo | None) -> ItemTarget:
+def _target(document: Document, position: LineColumn, selected: types.SelectedCompletionInfo | None) -> ItemTarget:
     """Return the line up to the cursor, or the range of the selected item of a popup menu."""
     if selected:
         return ItemTarget(selected.range, selected.text, selected=True)
-    start, end = types.Position(place.line, 0), types.Position(place.line, document.units(place))
-    line, language = document.line(place.line), language_of(document.uri, document.language)
-    head, rest = line[: place.column], line[place.column :]
-    return ItemTarget(types.Range(start, end), head, closed_after(language, head, rest), language)
+    start, end = types.Position(position.line, 0), types.Position(position.line, document.client_column(position))
+    line, language = document.line(position.line), language_of(document.uri, document.language)
+    head, rest = line[: position.column], line[position.column :]
+    return ItemTarget(types.Range(start, end), head, closers_after(language, head, rest), language)
 
 
 def _folders(uris: Sequence[str]) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Settings that a client sends in `initializationOptions`, and the remote server of the user's settings."""
+"""Settings that a client sends in `initializationOptions`, and the remote server that the user's settings name."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,17 +9,17 @@ from localdflash.models.config import Config
 from localdflash.server.address import Address
 from localdflash.server.tcp import read_key
 
-MIN_DEADLINE_MS, MAX_DEADLINE_MS = 50, 10_000  # ms
+MIN_DEADLINE_MS, MAX_DEADLINE_MS = 50, 10_000
 
 
 @dataclass(frozen=True)
 class LspSettings:
     """Options of a client. `deadline_ms`: after this time, the part of an answer that has arrived is returned."""
 
-    push: bool = False  # `localdflash/didUpdateInlineCompletion` is sent
-    status: bool = False  # `didChangeStatus` is sent
+    pushes_updates: bool = False  # `localdflash/didUpdateInlineCompletion` is sent
+    sends_status: bool = False  # `didChangeStatus` is sent
     deadline_ms: int = 350
-    next_edit: bool = False  # `localdflash/didUpdateNextEdit` is sent
+    sends_next_edits: bool = False  # `localdflash/didUpdateNextEdit` is sent
 
     @classmethod
     def of(cls, options: Any) -> "tuple[LspSettings, list[str]]":
@@ -27,7 +27,7 @@ class LspSettings:
         given = options if isinstance(options, dict) else getattr(options, "__dict__", None) or {}
         wrong: list[str] = []
 
-        def known(name: str, kind: type | UnionType, expected: str, default: Any) -> Any:
+        def read_option(name: str, kind: type | UnionType, expected: str, default: Any) -> Any:
             value = given.get(name, default)
             if isinstance(value, kind) and isinstance(value, bool) == isinstance(default, bool):
                 return value
@@ -35,8 +35,8 @@ class LspSettings:
             return default
 
         switches = ("push", "status", "nextEdit")
-        push, status, next_edit = (known(name, bool, "true or false", False) for name in switches)
-        deadline = known("deadlineMs", int | float, "a number", cls.deadline_ms)
+        push, status, next_edit = (read_option(name, bool, "true or false", False) for name in switches)
+        deadline = read_option("deadlineMs", int | float, "a number", cls.deadline_ms)
         deadline = round(min(max(MIN_DEADLINE_MS, deadline), MAX_DEADLINE_MS))
         return cls(push, status, deadline, next_edit), wrong
 

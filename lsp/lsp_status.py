@@ -1,4 +1,4 @@
-"""Contents of the editor's status line: counts of suggestions, and why a document gets none. Nothing is stored."""
+"""Contents of the editor's status line: counts of suggestions, kept in memory, and why a document gets none."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -24,11 +24,11 @@ class Tally:
 
     model: str = ""
     trouble: str = ""  # error of the engine or its connection
-    silent: str = ""  # why the newest request's document gets no suggestions
-    tau: float | None = None  # of the last generation
+    silence_reason: str = ""  # why the newest request's document gets no suggestions
+    tau: float | None = None  # tokens per verify step in the last generation
     tokens_per_second: float | None = None
     _offered: dict[str, SuggestionOrigin] = field(default_factory=dict)
-    _shown: set[str] = field(default_factory=set)  # as reported by the client; some clients report nothing
+    _shown: set[str] = field(default_factory=set)  # shown suggestions; some clients do not report them
     _accepted: set[str] = field(default_factory=set)
 
     def offered(self, name: str, origin: SuggestionOrigin) -> bool:
@@ -51,11 +51,11 @@ class Tally:
 
     def status(self, busy: bool) -> dict[str, Any]:
         """Return the parameters of the status notification."""
-        kind: StatusKind = "Error" if self.trouble else "Inactive" if self.silent else "Normal"
+        kind: StatusKind = "Error" if self.trouble else "Inactive" if self.silence_reason else "Normal"
         return {
             "kind": kind,
             "busy": busy,
-            "message": self.trouble or self.silent,
+            "message": self.trouble or self.silence_reason,
             "model": self.model,
             "tau": self.tau,
             "tokensPerSecond": self.tokens_per_second,
@@ -64,8 +64,8 @@ class Tally:
         }
 
 
-def silence(document: Document | None, refusal: Refusal | None, *, manual: bool) -> str:
-    """Return why a document gets no suggestions; "" if it does. `manual`: requested by hand."""
+def silence_reason(document: Document | None, refusal: Refusal | None, *, manual: bool) -> str:
+    """Return why a document gets no suggestions; "" if it gets them. `manual`: the user requested a suggestion."""
     if manual and refusal is Refusal.GIT:
         refusal = None
     if document is None:

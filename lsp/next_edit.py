@@ -18,8 +18,8 @@ from localdflash.lsp.document import Document, LineColumn, line_feeds
 from localdflash.text.syntax import language_of
 
 METHOD = "localdflash/didUpdateNextEdit"
-PAUSE_SECONDS = 0.5  # seconds without a change
-MAX_DOCUMENT_CHARS = 400_000  # characters of a document
+PAUSE_SECONDS = 0.5  # from the last change to a proposal
+MAX_DOCUMENT_CHARS = 400_000  # longer documents get no proposals
 
 Send = Callable[[str, Any], None]
 Spawn = Callable[[Coroutine[Any, Any, object]], object]
@@ -64,7 +64,7 @@ class NextEdits:
         """Propose the next edit after a pause, or at once if the last proposal was accepted."""
         if tracked := self._tracked.get(document.uri):
             tracked.stop()
-            pause = 0 if tracked.trail.notified() else PAUSE_SECONDS  # notified: the last proposal was accepted
+            pause = 0 if tracked.trail.end_notification() else PAUSE_SECONDS  # 0: the last proposal was accepted
             loop = asyncio.get_running_loop()
             tracked.timer = loop.call_later(pause, lambda: self._spawn(self._propose(document, tracked)))
 
@@ -81,7 +81,7 @@ class NextEdits:
     def dismiss(self, uri: str) -> None:
         """Record that the user dismissed a proposal."""
         if tracked := self._tracked.get(uri):
-            tracked.trail.refuse()
+            tracked.trail.reject()
 
     async def _propose(self, document: Document, tracked: _TrackedDocument) -> None:
         steps, version = tracked.trail.steps(), document.version

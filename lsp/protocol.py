@@ -1,6 +1,6 @@
 """Checks of LSP messages before pygls, which only gets valid ones, and the synchronisation of documents.
 
-A document that cannot be kept in step, because of its size or an invalid change, is dropped until it is opened again.
+A document that cannot be kept in sync, because of its size or an invalid change, is dropped until it is opened again.
 pygls's own documents are not used: they also split lines at form feeds and U+2028, which corrupts texts.
 """
 
@@ -56,8 +56,8 @@ class DocumentProtocol(LanguageServerProtocol):
             self.refuse(None, INVALID_REQUEST, "expected a JSON-RPC 2.0 message, not a batch")
 
     def _dispatch(self, message: Json) -> None:
-        key, method = message.get("id"), message.get("method")
-        request_id = key if isinstance(key, int | str) and not isinstance(key, bool) else None
+        value, method = message.get("id"), message.get("method")
+        request_id = value if isinstance(value, int | str) and not isinstance(value, bool) else None
         is_json_rpc = message.get("jsonrpc") == "2.0" and isinstance(method, str | None)
         if not is_json_rpc or (request_id is None and ("id" in message or method is None)):
             self.refuse(request_id, INVALID_REQUEST, "not a message of JSON-RPC 2.0")
@@ -78,17 +78,17 @@ class DocumentProtocol(LanguageServerProtocol):
         """Handle `exit`; the reader closes the connection."""
         self.exit_code = 0 if self._shutdown else 1
 
-    def _on_request(self, key: int | str, method: str, message: Json) -> None:
-        if key in self._request_futures:
-            self.refuse(key, INVALID_REQUEST, "a request with this id is under way")
+    def _on_request(self, request_id: int | str, method: str, message: Json) -> None:
+        if request_id in self._request_futures:
+            self.refuse(request_id, INVALID_REQUEST, "a request with this id is under way")
         elif self._shutdown:
-            self.refuse(key, INVALID_REQUEST, "the server was shut down")
+            self.refuse(request_id, INVALID_REQUEST, "the server was shut down")
         elif self.initialized.is_set() == (method == types.INITIALIZE):
-            again = "initialized already" if self.initialized.is_set() else "the first request must be initialize"
-            self.refuse(key, INVALID_REQUEST if self.initialized.is_set() else NOT_INITIALIZED, again)
+            problem = "initialized already" if self.initialized.is_set() else "the first request must be initialize"
+            self.refuse(request_id, INVALID_REQUEST if self.initialized.is_set() else NOT_INITIALIZED, problem)
         elif not self._knows(method, request=True):
-            self.refuse(key, METHOD_NOT_FOUND, f"there is no {method}")
-        elif structured := self._structure(method, message, lambda why: self.refuse(key, INVALID_PARAMS, why)):
+            self.refuse(request_id, METHOD_NOT_FOUND, f"there is no {method}")
+        elif structured := self._structure(method, message, lambda why: self.refuse(request_id, INVALID_PARAMS, why)):
             self.handle_message(structured)
             self.initialized.set()
 
@@ -110,12 +110,13 @@ class DocumentProtocol(LanguageServerProtocol):
             case {"id": int(key) | str(key)} if key in self._request_futures and key not in self._result_types:
                 self._handle_cancel_notification(key)
 
-    def _on_answer(self, key: int | str | None, message: Json) -> None:
-        if key is None or key not in self._result_types or not ("result" in message) ^ ("error" in message):
+    def _on_answer(self, request_id: int | str | None, message: Json) -> None:
+        is_response = ("result" in message) != ("error" in message)
+        if request_id is None or request_id not in self._result_types or not is_response:
             return
         if structured := self._structure("", message, self.log):
             self.handle_message(structured)
-        elif future := self._request_futures.pop(key, None):
+        elif future := self._request_futures.pop(request_id, None):
             future.set_exception(JsonRpcException("the client's response is invalid"))
 
     def _knows(self, method: str, *, request: bool) -> bool:
@@ -135,10 +136,10 @@ class DocumentProtocol(LanguageServerProtocol):
             refuse(f"{method}: its parameters are not as LSP has them")
             return None
 
-    def refuse(self, key: int | str | None, code: int, reason: str) -> None:
-        """Send an error: the answer to a request, or with a key of None to input that is no message."""
+    def refuse(self, request_id: int | str | None, code: int, reason: str) -> None:
+        """Send an error response to a request; an id of None means that the input was no valid message."""
         error = {"code": code, "message": f"localdflash: {reason}"}
-        self._send_data({"jsonrpc": "2.0", "id": key, "error": error})  # pygls leaves an id of null out
+        self._send_data({"jsonrpc": "2.0", "id": request_id, "error": error})  # pygls would leave out an id of null
 
     @lsp_method(types.TEXT_DOCUMENT_DID_OPEN)
     def lsp_text_document__did_open(self, params: types.DidOpenTextDocumentParams) -> None:
@@ -154,7 +155,7 @@ class DocumentProtocol(LanguageServerProtocol):
 
     @lsp_method(types.TEXT_DOCUMENT_DID_CHANGE)
     def lsp_text_document__did_change(self, params: types.DidChangeTextDocumentParams) -> None:
-        """Apply one or several edits, each to the result of the one before."""
+        """Apply one or several edits, each to the result of the previous edit."""
         uri, changes = params.text_document.uri, params.content_changes
         document = self.documents.get(uri)
         if not document:
@@ -168,7 +169,7 @@ class DocumentProtocol(LanguageServerProtocol):
             try:
                 if old or new:
                     self.on_change(document, first_line, old, new)
-            except Exception as error:  # in `on_change`; the other changes are applied first
+            except Exception as error:  # raised by `on_change`; apply the other changes first
                 failed = error
         if failed:
             raise failed
@@ -176,7 +177,7 @@ class DocumentProtocol(LanguageServerProtocol):
 
     @lsp_method(types.TEXT_DOCUMENT_DID_SAVE)
     def lsp_text_document__did_save(self, params: types.DidSaveTextDocumentParams) -> None:
-        """Handle that a document was saved."""
+        """Report an open document that was saved to `on_save`."""
         if params.text_document.uri in self.documents:
             self.on_save(params.text_document.uri)
 
@@ -206,14 +207,14 @@ def _uris(params: object) -> list[str]:
 
 
 def _structure_str(value: object, kind: Callable[[str], str]) -> str:
-    """Structure str, or an enumeration of texts."""
+    """Convert a JSON value to str or an enumeration of strings; refuse other types."""
     if not isinstance(value, str):
         raise TypeError("not a text")
     return kind(value)
 
 
 def _structure_int(value: object, kind: Callable[[Any], int]) -> int:
-    """Structure int, an enumeration of ints, or bool, which is an int in Python. Lua may write 1 as 1.0."""
+    """Convert a JSON value to int, an enumeration of ints, or bool, an int in Python. Lua may write 1 as 1.0."""
     if isinstance(value, bool) == (kind is bool) and isinstance(value, int | float) and value == int(value):
         return kind(value if kind is bool else int(value))
     raise TypeError("not a whole number, or not true or false")

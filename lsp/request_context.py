@@ -1,4 +1,4 @@
-"""Context of a request. A change makes the engine reread the prompt, so lookups are in pauses or far from the last."""
+"""Code from elsewhere for a request. New context invalidates the KV cache, so it is looked up in typing pauses."""
 
 import asyncio
 import time
@@ -19,18 +19,18 @@ from localdflash.lsp.document import Document, line_feeds
 from localdflash.text.syntax import language_of
 
 MAX_REPLACED_TEXTS = 8  # texts that edits removed; the engine copies drafts from them
-CELL_SCHEME = "vscode-notebook-cell"  # scheme of a cell's URI: path of the notebook, fragment of the cell
-MAX_NEIGHBOURS = 8  # open files that are looked through
+CELL_SCHEME = "vscode-notebook-cell"  # scheme of URIs whose path names a notebook, and whose fragment names a cell
+MAX_NEIGHBOURS = 8  # open files that are searched
 
 
 class EditorContext:
-    """Context for all documents of a client. `documents` are the open ones."""
+    """Context for all documents of a client. `documents` are the open documents."""
 
     def __init__(self, roots: Sequence[Path], documents: Mapping[str, Document], warn: Callable[[str], None]) -> None:
         self._roots, self._documents, self._warn = list(roots), documents, warn
         self._workspace = Workspace(roots, warn)
         self._edits = EditHistory()
-        self._parts: dict[str, list[ContextPiece]] = {}
+        self._parts: dict[str, list[ContextPiece]] = {}  # context of each document, by URI
         self._lookup_lines: dict[str, int] = {}  # line of each document's last lookup
         self._recent: dict[str, None] = {}  # open documents, the most recently used last
         self._lookup_lock = asyncio.Lock()
@@ -45,7 +45,7 @@ class EditorContext:
         """Stop watching the workspace."""
         self._workspace.close()
 
-    def follow(self, added: Sequence[Path], removed: Sequence[Path | None]) -> None:
+    def update_folders(self, added: Sequence[Path], removed: Sequence[Path | None]) -> None:
         """Add and remove folders of the workspace; their files are read in the background."""
         kept = [root for root in self._roots if root not in removed]
         self._roots = [*kept, *(root for root in added if root not in kept)]
@@ -65,7 +65,7 @@ class EditorContext:
             "path": name,
             "language": language_of(name, self._documents[uri].language),
             "context": [{"kind": p.kind, "name": p.name, "text": p.text, "weight": p.weight} for p in parts],
-            "copies": self._edits.replaced(MAX_REPLACED_TEXTS),
+            "copies": self._edits.replaced_texts(MAX_REPLACED_TEXTS),
         }
 
     def opened(self, uri: str) -> None:
@@ -90,14 +90,14 @@ class EditorContext:
         self._lookup_lines.pop(uri, None)
         self._recent.pop(uri, None)
         if path_of(uri) is None:
-            self._edits.forget(self._name(uri))  # it may be saved as a secret file
+            self._edits.forget(self._name(uri))  # it may be saved as a secret file later
 
     def is_far(self, uri: str, line: int) -> bool:
         """Return whether context was last looked up far from this line, or never."""
         return uri not in self._lookup_lines or abs(self._lookup_lines[uri] - line) > NEAR_LINES
 
-    async def look(self, uri: str, line: int) -> bool:
-        """Look up the code that belongs to a cursor; return whether it differs from before."""
+    async def look_up(self, uri: str, line: int) -> bool:
+        """Look up the context of a cursor; return whether it differs from that of the last lookup."""
         async with self._lookup_lock:
             document = self._documents.get(uri)
             if document is None:

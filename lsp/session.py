@@ -1,4 +1,4 @@
-"""Suggestions of one document, from those shown or generated before if possible.
+"""Suggestions for one document, reused from those shown or generated before if possible.
 
 The prompt of a request is cut at an *anchor*, the start of the line where the user began to type. Typing and accepting
 only append text after the anchor, so the engine computes only the newest tokens.
@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from localdflash.lsp.closed import split_closers
+from localdflash.lsp.closers import split_closers
 from localdflash.lsp.suggestions import (
     FAILED,
     STOPPED,
@@ -24,9 +24,9 @@ from localdflash.lsp.suggestions import (
 )
 from localdflash.lsp.typing_pace import TypingPace
 
-MAX_ANSWER_TOKENS = 96  # tokens of an answer
+MAX_ANSWER_TOKENS = 96
 MIN_TOKEN_PROBABILITY = 0.25  # an automatic answer ends before two tokens in a row below this
-MANUAL_CHOICES, MANUAL_SECONDS = 3, 3.0  # suggestions requested by hand, and their time limit
+MANUAL_CHOICES, MANUAL_SECONDS = 3, 3.0  # suggestions of a manual request, and their time limit
 MAX_TYPED_CHARS = 2_000  # characters typed after an anchor; each request sends them
 MAX_PREFIX_CHARS, MAX_SUFFIX_CHARS = 16_000, 16_000  # characters; the engine cuts them to its budget of tokens
 MIN_DOCUMENT_CHARS = 10  # a shorter document gets no automatic suggestions
@@ -37,7 +37,7 @@ Describe = Callable[[str], dict[str, Any]]  # uri -> fields of a request: path, 
 
 @dataclass(frozen=True)
 class Cursor:
-    """Cursor where suggestions are requested; `manual`: by the user. `closed`: closers that the editor added there."""
+    """Cursor where suggestions are requested. `manual`: by the user; `closers`: the editor's closers after it."""
 
     before: str
     after: str
@@ -45,7 +45,7 @@ class Cursor:
     current: Callable[[], bool]  # whether the document has not changed since
     deadline: float = 0.35  # seconds after which an incomplete answer is returned
     grows: bool = False  # the client accepts updates, so the first whole lines are returned at once
-    closed: str = ""
+    closers: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,12 @@ class Session:
         self._generator, self._pulse, self._pace, self._describe = generator, pulse, pace, describe
         self._known = NewestSuggestions()
         self._anchor: Anchor | None = None
-        self._typed = self._closed = ""
+        self._typed = self._closers = ""  # text typed after the anchor, and the editor's closers after the cursor
         self._turn = 0
         self._left_over = ""  # rest of the suggestion that the user last typed over or dismissed
         self._offered = ""  # value of `_typed` when a suggestion was last shown
         self._choices: Sequence[Suggestion] = ()  # suggestions of the last manual request
-        self.silence = ""  # why the last manual request got no suggestion
+        self.silence_reason = ""  # why the last manual request got no suggestion
         self._dismissed: tuple[Anchor, str] | None = None  # anchor and text of a dismissed suggestion
 
     async def offers(self, cursor: Cursor) -> list[SuggestionOffer]:
@@ -150,7 +150,7 @@ class Session:
             return ""
         typed = typed_text(text, anchor)
         if typed is not None:
-            typed, self._closed = split_closers(typed, before, self._closed)
+            typed, self._closers = split_closers(typed, before, self._closers)
             self._typed = typed
         shown = self.shown
         rest = None if shown is None or typed is None else shown.rest(typed)
@@ -218,7 +218,7 @@ class Session:
         if anchor is None or not kept:
             anchor = Anchor(self.uri, cursor.before[: cursor.before.rfind("\n") + 1], cursor.after)
             self._set_anchor(anchor)
-        self._typed, self._closed = cursor.before[len(anchor.before) :], cursor.closed
+        self._typed, self._closers = cursor.before[len(anchor.before) :], cursor.closers
         return anchor, self._typed
 
     def _set_anchor(self, anchor: Anchor) -> None:
@@ -288,7 +288,8 @@ class Session:
         offers = [SuggestionOffer(suggestion, text, self._turn) for text, suggestion in texts.items() if text.strip()]
         for offer in offers[1:]:
             self._known.add(offer.suggestion)
-        self._choices, self.silence = [offer.suggestion for offer in offers], "" if offers else _why_silent(requested)
+        self._choices = [offer.suggestion for offer in offers]
+        self.silence_reason = "" if offers else _why_silent(requested)
         self.shown, self._offered = offers[0].suggestion if offers else None, typed
         return offers
 
@@ -313,20 +314,20 @@ class Session:
         self.shown = None
 
     def _stop_generation(self) -> None:
-        """Stop the generation of this document, and only of this one."""
+        """Stop the running generation if it is for this document."""
         if self._generator.uri == self.uri:
             self._generator.stop()
 
     def _request_body(self, anchor: Anchor, typed: str) -> dict[str, Any]:
         prefix, first_line = _tail(anchor.before)
         body = self._describe(self.uri)
-        closed = self._closed if typed == self._typed else ""  # if generated ahead, the suggestion has closed it
+        closers = self._closers if typed == self._typed else ""  # text generated ahead follows the closers
         copies = [self._left_over, anchor.after[:MAX_DRAFT_CHARS], *body.pop("copies")]
         return body | {
             "prefix": prefix,
             "first_line": first_line,
             "middle": typed,
-            "closed": closed,
+            "closed": closers,
             "suffix": anchor.after[:MAX_SUFFIX_CHARS],
             "copies": [text for text in copies if text.strip()],
             "max_tokens": MAX_ANSWER_TOKENS,

@@ -1,4 +1,4 @@
-"""Suggestions: texts for an *anchor*, a position in a document, shown or still growing while typed text agrees."""
+"""Suggestions: texts for an *anchor*, a position in a document, kept while the text typed there agrees with them."""
 
 import asyncio
 import time
@@ -71,7 +71,7 @@ class NewestSuggestions:
             self._newest.popleft()
 
     def find(self, anchor: Anchor, typed: str) -> Suggestion | None:
-        """Return the suggestion that fits `typed`: that with the longest own typed text, and of equals the newest."""
+        """Return the suggestion that fits `typed`; of several, the newest with the longest `typed` of its own."""
         answering = (one for one in reversed(self._newest) if one.anchor == anchor and one.answers(typed))
         return max(answering, key=lambda found: len(found.typed), default=None)
 
@@ -101,7 +101,7 @@ CANCELLED = "cancelled"  # `finish` of an answer that the engine stopped for ano
 
 
 class Generator:
-    """Runner of generations; starting another one stops the running one.
+    """Runner of one generation at a time; starting another stops it.
 
     `wake` is called at each start, event and end, `on_first` with the TTFT in seconds, `on_last` with each last event.
     """
@@ -115,12 +115,12 @@ class Generator:
     ) -> None:
         self._completer, self._wake, self._on_first, self._on_last = completer, wake, on_first, on_last
         self._task: asyncio.Task[None] | None = None
-        self._one_connection = asyncio.Lock()  # a stopped request's connection is closed before the next one is made
+        self._connection_lock = asyncio.Lock()  # a stopped request's connection closes before the next one opens
         self.growing: Sequence[Suggestion] = ()
         self.uri = ""  # document of the newest generation
 
     def start(self, uri: str, body: Mapping[str, object], suggestions: Sequence[Suggestion] = ()) -> None:
-        """Request one suggestion for each choice. With none, the engine only reads the prompt."""
+        """Request a text for each suggestion. Without suggestions, the engine only reads the prompt."""
         self.stop()
         self.uri, self.growing = uri, suggestions
         self._task = asyncio.create_task(self._run(body, suggestions))
@@ -142,13 +142,13 @@ class Generator:
     async def close(self) -> None:
         """Stop, and wait until the connection is closed."""
         self.stop()
-        async with self._one_connection:
+        async with self._connection_lock:
             return
 
     async def _run(self, body: Mapping[str, object], suggestions: Sequence[Suggestion]) -> None:
         started, is_waiting = time.monotonic(), bool(suggestions)
         try:
-            async with self._one_connection, aclosing(self._completer.complete(body)) as events:
+            async with self._connection_lock, aclosing(self._completer.complete(body)) as events:
                 async for event in events:
                     if is_waiting:
                         is_waiting = False
@@ -156,7 +156,7 @@ class Generator:
                     self._add_event(event, suggestions)
                     self._wake()
         finally:
-            for suggestion in suggestions:  # only those that have not ended change
+            for suggestion in suggestions:  # those that have ended stay as they are
                 suggestion.cut_off(FAILED)
             self._wake()
 

@@ -1,7 +1,7 @@
-"""Connections of editors: stdin and stdout for one, a Unix socket or a loopback port for several.
+"""Connections of editors: stdin and stdout for one editor, a Unix socket or a loopback port for several.
 
 A connection ends when its editor sends `exit`, closes it, dies, or has more than `MAX_BACKLOG_BYTES` unread. A request
-begins before the next message is handled: it sees the document that its client saw. Only LSP goes to stdout.
+begins before the next message is handled, so it sees the document as its client did. Only LSP goes to stdout.
 """
 
 import asyncio
@@ -119,7 +119,7 @@ async def _until_signal(serve: Callable[[], Awaitable[int]]) -> int:
 
 
 class _DaemonThreads(ThreadPoolExecutor):
-    """Daemon threads for `asyncio.to_thread`: a thread that waits minutes for an engine must not delay the exit."""
+    """Executor of `asyncio.to_thread` with daemon threads: one that waits for an engine must not delay the exit."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """See Executor."""
@@ -176,7 +176,7 @@ async def _serve_stdio(create: Create, source: int, sink: int) -> int:
 
 
 def _take_stdio() -> tuple[int, int]:
-    """Return private descriptors of stdin and stdout. Other code in the process reads nothing and prints to stderr."""
+    """Return private descriptors of stdin and stdout. From then on other code reads nothing and prints to stderr."""
     if sys.__stdin__ is None or sys.__stdout__ is None:
         raise LocaldflashError("stdin or stdout is closed: an editor has a pipe for each")
     source, sink = os.dup(0), os.dup(1)

@@ -3,7 +3,7 @@
 MAX_GAP_SECONDS = 1.0  # a longer gap between keys is a pause, not typing
 MAX_DELAY_SECONDS = 0.15
 NEWEST_WEIGHT = 0.1  # weight of the newest gap or answer in the moving average
-START_CONFIDENCE, MIN_CONFIDENCE, MAX_CONFIDENCE = 0.1, 0.03, 0.6  # that a shown suggestion needs
+START_CONFIDENCE, MIN_CONFIDENCE, MAX_CONFIDENCE = 0.1, 0.03, 0.6  # required of a suggestion to be shown
 TARGET_ACCEPTANCE = 0.12  # share of accepted suggestions at which the required confidence does not change
 LEARNING_RATE = 0.03  # change of the required confidence per suggestion and unit of error
 DOUBT_PER_CHARACTER = 0.75  # each typed character that agrees multiplies `1 - confidence` by this
@@ -12,7 +12,7 @@ DISMISSAL_WEIGHT = 4  # a dismissed suggestion counts as this many that were typ
 # For a remote server, which is slower than our engine and serves others too.
 REMOTE_MAX_DELAY_SECONDS = 0.5
 REMOTE_MAX_PATIENCE_SECONDS = 3.0  # longest wait for an answer beyond the client's deadline
-REMOTE_ANSWER_WEIGHT = 0.3  # as NEWEST_WEIGHT; larger, because answers are fewer
+REMOTE_ANSWER_WEIGHT = 0.3  # NEWEST_WEIGHT for remote answers; larger, because they are fewer
 REMOTE_FIRST_ANSWER_SECONDS = 0.4  # start value of the moving average
 REMOTE_QUICK_SECONDS = 0.15  # time to first token below which the server may generate ahead
 REMOTE_DELAY_SHARE = 0.5  # share of an answer's time that a request waits for another key
@@ -65,8 +65,8 @@ class TypingPace:
         """Return whether an automatic suggestion may be shown; the user typed its first `agreed` characters."""
         return confidence is None or confidence + (1 - confidence) * (1 - DOUBT_PER_CHARACTER**agreed) >= self._required
 
-    def _learn(self, more: float) -> None:
-        self._required = min(max(self._required + LEARNING_RATE * more, MIN_CONFIDENCE), MAX_CONFIDENCE)
+    def _learn(self, error: float) -> None:
+        self._required = min(max(self._required + LEARNING_RATE * error, MIN_CONFIDENCE), MAX_CONFIDENCE)
 
 
 class RemotePace(TypingPace):
@@ -78,9 +78,8 @@ class RemotePace(TypingPace):
 
     def answered(self, seconds: float) -> None:
         """See `TypingPace`; the time of a model that had to be loaded first is capped."""
-        self._answer_seconds += REMOTE_ANSWER_WEIGHT * (
-            min(seconds, REMOTE_MAX_PATIENCE_SECONDS) - self._answer_seconds
-        )
+        seconds = min(seconds, REMOTE_MAX_PATIENCE_SECONDS)
+        self._answer_seconds += REMOTE_ANSWER_WEIGHT * (seconds - self._answer_seconds)
 
     def delay(self, now: float) -> float:
         """Return how long to wait for another key before a request."""

@@ -1,4 +1,4 @@
-"""Counts of suggestions by language and kind of place, for `localdflash stats`: without code, and only on this machine.
+"""Counts of suggestions by language and kind of cursor position, for `localdflash stats`; they stay on this machine.
 
 A language server appends its counts as one line of JSON a minute, so several editors can write one file.
 """
@@ -17,8 +17,8 @@ from localdflash.base.files import paths
 UsageEvent = Literal["suggested", "accepted", "kept"]
 EVENTS: tuple[UsageEvent, ...] = get_args(UsageEvent)
 FLUSH_SECONDS = 60.0
-KEPT_SECONDS = 30.0  # after which an accepted text that is still there counts as kept
-MAX_FILE_BYTES = 2_000_000  # then a new file is begun, and this one replaces the older one
+KEPT_SECONDS = 30.0  # an accepted text that is still there after this time counts as kept
+MAX_FILE_BYTES = 2_000_000  # a larger file replaces the older file, and a new one is begun
 
 
 def usage_file() -> Path:
@@ -26,7 +26,7 @@ def usage_file() -> Path:
     return paths.data_folder() / "suggestions.jsonl"
 
 
-def kind_of_place(before: str, after: str) -> str:
+def position_kind(before: str, after: str) -> str:
     """Return the kind of a cursor position by the text before and after the cursor."""
     line, rest = before.rpartition("\n")[2], after.partition("\n")[0]
     return "new line" if not line.strip() else "within a line" if rest.strip(" \t\r)]}\"'`;,:") else "end of a line"

@@ -81,7 +81,7 @@ class ChatAppBase(App[int]):
         self.files = AttachableFiles(start.folder, self.say_from_thread)
         self.history = History(history_file() if start.chats else None, self.say_from_thread)
         self.queued: list[tuple[str, Sequence[Attachment]]] = []  # messages to send later, oldest first
-        self.errors: list[str] = []  # since the start of the last answer
+        self.errors: list[str] = []  # error messages since the last answer began
         self.chats_loading = 0  # number of chats being loaded
         self.cancellable_task: asyncio.Task[Any] | None = None
 
@@ -107,7 +107,7 @@ class ChatAppBase(App[int]):
 
     @work(exclusive=True, group="count")
     async def count_used(self) -> None:
-        """Count the context tokens that the chat uses, and show the number; do not connect again for that."""
+        """Count the context tokens that the chat uses, and show the number, unless disconnected from the daemon."""
         if self.talk.answerer.stage == "disconnected":
             return
         with suppress(LocaldflashError):  # sending a message reports the error

@@ -15,7 +15,7 @@ _TASK = re.compile(r"\[([ xX])\][ \t]+")
 
 
 class Block(ABC):
-    """Base class of blocks; `gap` adds a blank line before. Lines are cached for the last width."""
+    """Base class of blocks; `gap` puts a blank line before the block. Lines are cached for the last width."""
 
     gap = False
     _grows = False  # growing blocks cache their lines in `_layout`
@@ -29,7 +29,7 @@ class Block(ABC):
         return self._lines
 
     def drop_cache(self) -> None:
-        """Discard the cached lines, of the blocks inside too."""
+        """Discard the cached lines of the block and of all blocks inside it."""
         for part in self.parts():
             part._width = 0
 
@@ -101,19 +101,19 @@ class Item(Container):
             return [*wrap([self._marker], width), *rows]
         first, *rest = rows
         decoration = 0 if self._task else first.decoration + 1
-        first = Line((self._marker, *first.runs), decoration, first.joined)
+        first = Line((self._marker, *first.runs), decoration, first.ending)
         blank = StyledRun(" " * indent)
         return [first, *(add_prefix(blank, line) if line.runs else line for line in rest)]
 
 
 class GrowingBlock(Block):
-    """Base class of blocks that grow by lines; only new lines, and the one without a line feed, are laid out."""
+    """Base class of blocks that grow by lines; only new lines and the incomplete last one are laid out."""
 
     _grows = True
 
     def __init__(self) -> None:
-        self._runs: list[Sequence[StyledRun]] = []  # of the complete lines
-        self._rows: list[Line] = []  # of the screen
+        self._runs: list[Sequence[StyledRun]] = []  # styled runs of each complete line
+        self._rows: list[Line] = []  # screen rows of the complete lines
         self._laid_out = 0  # number of complete lines in `_rows`
 
     def _layout(self, width: int) -> Sequence[Line]:
@@ -168,7 +168,7 @@ def stack(blocks: Sequence[Block], width: int) -> list[Line]:
 
 def add_prefix(prefix: StyledRun, line: Line) -> Line:
     """Put a decoration in front of a line."""
-    return Line((prefix, *line.runs), line.decoration + 1, line.joined)
+    return Line((prefix, *line.runs), line.decoration + 1, line.ending)
 
 
 def _width_after(width: int, prefix: int) -> int:
@@ -207,7 +207,7 @@ class Thoughts(Block):
         while rows and not rows[-1].text.strip():
             rows.pop()
         return [
-            *(Line(line.runs, len(line.runs), line.joined) for line in head),
+            *(Line(line.runs, len(line.runs), line.ending) for line in head),
             *(rows if inner == width else [add_prefix(_THOUGHT_BAR, line) for line in rows]),
         ]
 

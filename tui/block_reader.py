@@ -1,8 +1,8 @@
-"""Read a growing Markdown text as blocks; only the end, which may still change, is read again.
+"""Read a growing Markdown text as blocks; only its end, which may still change, is read again.
 
 CommonMark with tables and strikethrough; HTML and link definitions are shown as text. The meaning of a line depends on
-that line and, for tables, on the next one: so reading can resume at a line that begins a block. An outermost fence is
-not parsed as Markdown: it receives its raw lines. Each item of a list is a block.
+that line and, for tables, on the next line, so reading can resume at any line that begins a block. An outermost fence
+is not parsed as Markdown but receives its raw lines. Each item of a list is a block.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,12 +21,12 @@ from localdflash.tui.fence import Code, OpenFence
 from localdflash.tui.inline import Markdown
 from localdflash.tui.tables import Table
 
-MAX_NESTING = 20  # of quotes and lists; an item counts as two
+MAX_NESTING = 20  # levels of quotes and lists; a list item counts as two
 MAX_TABLE_COLUMNS = 64
 BULLET = "•"
 
 _Rule = Callable[[StateBlock, int, int, bool], bool]
-_ALL = ["paragraph", "blockquote", "list"]
+_ALL = ["paragraph", "blockquote", "list"]  # blocks that most other blocks may interrupt
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class PlacedBlock:
 def parse(text: str, number: int, known: Mapping[int, Code]) -> list[PlacedBlock]:
     """Return the outermost blocks, with fences numbered from `number` on; `known` fences keep their highlighting.
 
-    An outermost fence without an end comes without its code: it is the last block, and the caller adds its lines.
+    An outermost fence that is still open is returned as the last block, without its code; the caller adds the lines.
     """
     tokens: list[Token] = []
     markdown = _markdown()
@@ -51,7 +51,7 @@ def parse(text: str, number: int, known: Mapping[int, Code]) -> list[PlacedBlock
 
 @cache
 def _markdown() -> Markdown:
-    """Return a parser whose rules that need one line come before `table`, which needs two."""
+    """Return a parser in which the rules that look at one line precede `table`, which looks at two."""
     markdown = Markdown()
     markdown.block = ParserBlock()
     ruler = markdown.block.ruler = Ruler[_Rule]()
@@ -68,7 +68,7 @@ def _markdown() -> Markdown:
 
 
 def _limit_nesting(rule: _Rule) -> _Rule:
-    """Treat deeper nesting as text, because each level reads all of its lines again."""
+    """Treat deeper nesting as text, because each level of nesting parses its lines again."""
 
     def limited(state: StateBlock, start: int, end: int, silent: bool) -> bool:
         return state.level < MAX_NESTING and rule(state, start, end, silent)
@@ -92,9 +92,9 @@ class _Builder:
     def __init__(self, tokens: Sequence[Token], lines: Sequence[str], number: int, known: Mapping[int, Code]) -> None:
         self._tokens = tokens
         self._raw = lines
-        self._number = number
+        self._number = number  # number of the next fence
         self._known = known
-        self._at = 0
+        self._at = 0  # index of the next token
 
     def build(self) -> list[PlacedBlock]:
         pieces: list[PlacedBlock] = []
@@ -203,7 +203,7 @@ class PlainTextReader:
         self.final: Sequence[Block] = ()
         self._block = Verbatim()
         self.tail: Sequence[Block] = (self._block,)
-        self._read = 0
+        self._read = 0  # number of characters read
 
     def read(self, source: str, *, finished: bool) -> None:
         """Read the text added since the last call."""
@@ -221,9 +221,9 @@ class MarkdownReader:
         self._has_begun = False  # whether the answer has begun, after the thoughts
         self._source = ""
         self._finished = False
-        self._at = 0  # offset; the text before is in `final`
-        self._after_blank = False  # whether the line before is blank
-        self._number = 1  # of the next fence
+        self._at = 0  # offset of the text that is not in `final` yet
+        self._after_blank = False  # whether the line before `_at` is blank
+        self._number = 1  # number of the next fence
         self._open: tuple[OpenFence, Code] | None = None
 
     def read(self, source: str, *, finished: bool) -> None:
@@ -305,7 +305,7 @@ class MarkdownReader:
 
 
 def _first_unstable_line(pieces: Sequence[PlacedBlock], complete: int) -> int:
-    """Return the line before which no further text can change a block; `complete` lines have their line feed."""
+    """Return the first line of the blocks that further text may change; `complete` lines end with a line feed."""
     cut = max((piece.start for piece in pieces if piece.start + 2 <= complete), default=0)
     closed = (piece for piece in pieces if isinstance(piece.block, Code) and piece.block.closed and piece.block.number)
     return max([cut, *(piece.end for piece in closed if piece.end <= complete)])
@@ -317,7 +317,7 @@ def _codes(blocks: Sequence[Block]) -> dict[int, Code]:
 
 
 def _needs_no_gap(before: Block | None, block: Block) -> bool:
-    """Return whether the block needs no blank line after the one before: an item after an item or a paragraph."""
+    """Return whether two blocks need no blank line between them: a list item after an item or a paragraph."""
     return isinstance(block, Item) and (
         isinstance(before, Item) or (isinstance(before, Paragraph) and not before.level)
     )

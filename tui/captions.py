@@ -23,7 +23,7 @@ def header(message: Message, number: int, model: str) -> Line:
         reported = message.numbers.get("model")
         author = one_line(model_name(reported if isinstance(reported, str) and reported else model) or "answer")
     runs = (StyledRun(author, message.role), StyledRun(f" #{number}", "muted"))
-    return Line(runs, decoration=len(runs), joined="")
+    return Line(runs, decoration=len(runs), ending="")
 
 
 def model_name(pair: str) -> str:
@@ -38,7 +38,7 @@ def attachment_line(attachment: Attachment) -> StyledRun:
 
 
 def footer(message: Message) -> StyledRun | None:
-    """Return why an answer ended early, and its statistics; None if neither is known, or for other messages."""
+    """Return the row below an answer: why it ended early, and its statistics; None if empty, or for other messages."""
     if message.role != "assistant":
         return None
     parts = [*filter(None, [_FINISH_NOTES.get(message.finish, "")]), *_format_numbers(message.numbers)]

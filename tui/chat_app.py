@@ -1,4 +1,4 @@
-"""App of `localdflash chat` on a terminal, which shows its screen before the daemon is ready."""
+"""App of `localdflash chat` on a terminal; its screen appears before the daemon is ready."""
 
 import asyncio
 import gc
@@ -48,9 +48,9 @@ from localdflash.tui.transcript import Transcript
 from localdflash.tui.welcome import Welcome, example_questions
 
 STATUS_REFRESH_SECONDS = 0.25
-MAX_QUIT_SECONDS = 3.0  # to quit after a signal
-DOUBLE_PRESS_SECONDS = 2.0  # between two Ctrl+C that quit
-MIN_WIDE_COLUMNS = 100  # with fewer, the speed panel is below the chat
+MAX_QUIT_SECONDS = 3.0  # from a signal until the process is ended by force
+DOUBLE_PRESS_SECONDS = 2.0  # two presses of Ctrl+C within this time quit
+MIN_WIDE_COLUMNS = 100  # on a narrower screen the speed panel is below the chat
 
 _KEYS = [
     Binding(key, command.name, command.help, priority=key != "escape", show=False)
@@ -129,7 +129,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
         return OurDriver
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Return our filter under NO_COLOR: Textual's writes greys."""
+        """Return this project's filter under NO_COLOR, because Textual's filter writes greys."""
         return [NoColours()] if self.no_color else super().get_line_filters()
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
@@ -172,9 +172,9 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
     def _quit_on_signal(self, loop: asyncio.AbstractEventLoop, number: int, _: object) -> None:
         """Quit as with /quit, so that the answer is saved; a second signal ends the process at once."""
         signal.signal(number, signal.SIG_DFL)
-        end = threading.Timer(MAX_QUIT_SECONDS, os._exit, [128 + number])  # a closed terminal may block the loop
-        end.daemon = True
-        end.start()
+        force_exit = threading.Timer(MAX_QUIT_SECONDS, os._exit, [128 + number])  # a closed terminal may block the loop
+        force_exit.daemon = True
+        force_exit.start()
         loop.call_soon_threadsafe(lambda: self.run_worker(self.action_quit()))
 
     async def on_event(self, event: events.Event) -> None:
@@ -208,7 +208,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
 
     @in_background
     async def _initialise(self) -> None:
-        import_module("msgspec")  # two threads cannot import it at once
+        import_module("msgspec")  # its import fails in two threads at once
         self._open_answerer()
         await asyncio.to_thread(import_module, "localdflash.tui.markdown")
         self.load_project()
@@ -278,7 +278,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
                 context_tokens=self.talk.context_tokens,
                 context_limit=info.context if info else 0,
                 rate=acceptance.rate if is_answering else numbers.get("tokens_per_second"),
-                average=not is_answering,
+                is_average=not is_answering,
                 tau=acceptance.tau if is_answering else numbers.get("tau"),
                 accepted=acceptance.acceptance_rate if is_answering else _acceptance_rate(numbers),
                 ttft_ms=acceptance.ttft_ms if is_answering else numbers.get("ttft_ms"),

@@ -1,4 +1,4 @@
-"""Copy text through the terminal (OSC 52), which does not confirm, and through a clipboard program of the system."""
+"""Copy text by OSC 52, which a terminal does not confirm, and by a clipboard program of the system."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from localdflash.text.sanitize import sanitize
 MAX_TERMINAL_BYTES = 74_000  # many terminals silently drop more than 100 KB of base64
 _TIMEOUT_SECONDS = 1.0
 
-# Command, the variable without which it cannot work (desktop sessions), encoding of its input.
+# Command, the environment variable that it needs ("" for none), encoding of its input.
 _PROGRAMS: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (("wl-copy",), "WAYLAND_DISPLAY", "utf-8"),
     (("xclip", "-selection", "clipboard", "-in"), "DISPLAY", "utf-8"),
@@ -46,7 +46,7 @@ class CopyResult:
 async def copy(
     ask_terminal: Callable[[str], None], text: str, environment: Mapping[str, str] = os.environ
 ) -> CopyResult:
-    """Copy by OSC 52, with `ask_terminal`, and by a clipboard program. Lone surrogates become U+FFFD."""
+    """Copy by OSC 52, which `ask_terminal` sends, and by a clipboard program. Lone surrogates become U+FFFD."""
     encodable = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     use_terminal = len(encodable.encode()) <= MAX_TERMINAL_BYTES
     if use_terminal:

@@ -1,4 +1,4 @@
-"""Entries of a conversation one below the other; the heights of most of them are estimates."""
+"""Column of chat entries; entries far from the screen have estimated heights."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -8,26 +8,26 @@ from itertools import accumulate
 from localdflash.chat.messages import Message
 from localdflash.tui.entry import ChatEntry, ChatView
 
-_PRELOADED_SCREENS = 1  # that are laid out above and below the visible one
-_RETAINED_SCREENS = 4  # beyond them, layouts are dropped
+_PRELOADED_SCREENS = 1  # number of screens laid out above, and below, the visible one
+_RETAINED_SCREENS = 4  # layouts more than this many screens away are dropped
 
 
 @dataclass(frozen=True, slots=True)
 class RowPosition:
-    """Row in entry `index`, `above` rows over the row with this text offset. Stays valid if the width changes."""
+    """Scroll position: a row of an entry, described so that it stays valid if the width changes."""
 
-    index: int
-    offset: int
-    above: int = 0
+    index: int  # index of the entry
+    offset: int  # offset of a character in the entry's copied text (see `tui.entry`)
+    above: int = 0  # rows between this row and the row of that character, below it
 
 
 class Column:
-    """Column of chat entries, with the row at which each begins."""
+    """Column of chat entries, with the first row of each."""
 
     def __init__(self) -> None:
         self.entries: list[ChatEntry] = []
         self.view = ChatView(80)
-        self._tops = [0]  # first row of each entry, then the height of all
+        self._tops = [0]  # first row of each entry, then the total height
         self.laid_out: set[int] = set()  # indices of the entries that are laid out
 
     @property
@@ -40,7 +40,7 @@ class Column:
         return self._tops[index]
 
     def entry_at(self, row: int) -> tuple[int, int]:
-        """Return the index of the entry with this row, and the row within it; there must be entries."""
+        """Return the index of the entry with this row, and the row within it; the column must not be empty."""
         index = bisect_right(self._tops, row, hi=len(self.entries)) - 1
         return index, row - self._tops[index]
 
@@ -50,7 +50,7 @@ class Column:
         self.reset()
 
     def add(self, message: Message | None) -> ChatEntry:
-        """Append a message, or with None an entry for notes only."""
+        """Append a message; None appends an entry that holds only notes by the program."""
         before = self.entries[-1].number if self.entries else 0
         entry = ChatEntry(message, before + 1 if message else before)
         entry.estimate(self.view)
@@ -86,7 +86,7 @@ class Column:
         return changed
 
     def lay_out_from(self, position: RowPosition, rows: int) -> int:
-        """Lay out the screen that begins at a position, and one screen around it; return the screen's first row."""
+        """Lay out the screen that begins at a position, and one above and below it; return the screen's first row."""
         while True:
             first = self.row(position)
             low, high = max(0, first - _PRELOADED_SCREENS * rows), first + (1 + _PRELOADED_SCREENS) * rows
@@ -99,7 +99,7 @@ class Column:
             pass
 
     def is_laid_out_around(self, first: int, rows: int) -> bool:
-        """Return whether the entries on the screen that begins at row `first`, and around it, are laid out."""
+        """Return whether the entries within one screen of the screen that begins at row `first` are laid out."""
         margin = _PRELOADED_SCREENS * rows
         return not self._not_laid_out(max(0, first - margin), first + rows + margin)
 
@@ -120,7 +120,7 @@ class Column:
         return range(self.entry_at(low)[0], self.entry_at(max(low, min(high, self.height) - 1))[0] + 1)
 
     def drop_far(self, first: int, rows: int) -> None:
-        """Drop the layout of entries far from the screen that begins at row `first`, except growing ones."""
+        """Drop the layout of entries far from the screen that begins at row `first`, except of streaming answers."""
         if not self.entries:
             return
         low, _ = self.entry_at(max(0, first - _RETAINED_SCREENS * rows))
@@ -131,12 +131,12 @@ class Column:
                 self.laid_out.discard(index)
 
     def _update_tops(self, index: int) -> None:
-        """Recompute where entries begin, from this one on, after heights changed."""
+        """Recompute the first rows of the entries from `index` on, after heights changed."""
         heights = (entry.height for entry in self.entries[index:])
         self._tops[index:] = accumulate(heights, initial=self._tops[index] if index else 0)
 
     def text_between(self, index: int, start: int, end: int | None) -> str:
-        """Return the text of an entry between two offsets, without a lasting layout."""
+        """Return the text of an entry between two offsets; a layout made for that is dropped again."""
         entry = self.entries[index]
         if entry.is_laid_out(self.view):
             return entry.text_between(start, end)

@@ -74,7 +74,7 @@ _BY_NAME = {name: command for command in COMMANDS for name in (command.name, *co
 
 
 def parse(line: str) -> tuple[Command, str] | None:
-    """Split a slash command into command and argument; None for a message, which may be a path such as /etc/hosts."""
+    """Split a slash command into command and argument, else UsageError; None for a message (/etc/hosts is one)."""
     if not line.startswith("/") or "\n" in line:
         return None
     name, _, argument = line[1:].rstrip().partition(" ")
@@ -86,5 +86,5 @@ def parse(line: str) -> tuple[Command, str] | None:
         hint = f"did you mean /{near[0]}?" if near else "F1 lists the commands"
         raise UsageError(f"there is no /{name}; {hint}")
     if argument.strip() and not command.argument:
-        raise UsageError(f"/{command.name} takes nothing after it")
+        raise UsageError(f"/{command.name} takes no argument")
     return command, argument.strip()

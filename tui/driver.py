@@ -10,12 +10,12 @@ from textual.drivers.linux_driver import LinuxDriver
 from localdflash.tui.pastes import PasteParser
 
 _READ_BYTES = 1 << 16
-_POLL_SECONDS = 0.1  # between two checks of `exit_event`
-_MARGIN_SECONDS = 0.002  # added to Textual's `ESCAPE_DELAY`, so that the parser finds it over
+_POLL_SECONDS = 0.1  # interval of checks of `exit_event`
+_MARGIN_SECONDS = 0.002  # added to Textual's `ESCAPE_DELAY`, so that the parser sees the delay as elapsed
 
 
 class Driver(LinuxDriver):
-    """Textual driver that reads pastes in large pieces, a lone Esc at once, and bytes that are not UTF-8."""
+    """Textual driver that reads pastes in large pieces, reports a lone Esc early, and accepts invalid UTF-8."""
 
     def run_input_thread(self) -> None:
         """Read keys until `exit_event` is set."""

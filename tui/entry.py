@@ -16,7 +16,7 @@ from localdflash.tui.tints import TintedText
 if TYPE_CHECKING:  # slow to import; the app imports it in a thread
     from localdflash.tui.markdown import MarkdownDocument
 
-_BLANK = Line(joined="")
+_BLANK = Line(ending="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class ChatView:
 
     width: int  # cells
     tinted: bool = False  # answers as raw text, tinted by drafter
-    thoughts: bool = False  # whether the model's thinking is unfolded
+    unfolds_thoughts: bool = False  # whether the model's thinking is unfolded
     model: str = ""
 
 
@@ -35,10 +35,10 @@ class ChatEntry:
     def __init__(self, message: Message | None, number: int = 0) -> None:
         self.message, self.number = message, number
         self.text = message.text if message else ""
-        self.steps: list[StepRecord] = []  # of the streaming answer
+        self.steps: list[StepRecord] = []  # steps of the streaming answer
         self.notes: list[tuple[str, str]] = []  # text, kind
         self.is_growing = False
-        self.thoughts_inverted = False  # folded where others are unfolded, and vice versa
+        self.thoughts_inverted = False  # thoughts are folded if `view.unfolds_thoughts` unfolds them, and vice versa
         self.height = 0  # rows; an estimate until it was laid out
         self._view: ChatView | None = None  # None: not laid out
         self._document: MarkdownDocument | None = None
@@ -46,7 +46,7 @@ class ChatEntry:
         self._head: Sequence[Line] = ()
         self._body: Sequence[Line] = ()
         self._tail: Sequence[Line] = ()
-        self._offsets: list[int] = []
+        self._offsets: list[int] = []  # text offset at which each row begins
 
     @property
     def is_answer(self) -> bool:
@@ -149,7 +149,7 @@ class ChatEntry:
             self._document.append(self.text)
             if not self.is_growing:
                 self._document.finish()
-        self._document.show_thoughts(view.thoughts != self.thoughts_inverted)
+        self._document.show_thoughts(view.unfolds_thoughts != self.thoughts_inverted)
         try:
             return self._document.lines(view.width), self._document.first_changed
         except Exception:  # an error in the parser library: show the raw text
@@ -183,7 +183,7 @@ class ChatEntry:
         return max(0, min(bisect_right(self._offsets, offset, hi=self.height) - 1, self.height - 1))
 
     def text_between(self, start: int, end: int | None) -> str:
-        """Return the copied text between two offsets; `end` None is the end."""
+        """Return the copied text between two offsets; None as `end` is the end of the entry."""
         return "".join(map(copied_text, (*self._head, *self._body, *self._tail)))[start:end]
 
     def _update_offsets(self, first: int) -> None:
@@ -203,5 +203,4 @@ def _as_decoration(runs: Sequence[StyledRun], width: int) -> list[Line]:
 
 def copied_text(line: Line) -> str:
     """Return the text that copying this row gives."""
-    ending = "\n" if line.joined is None else line.joined
-    return "".join(run.text for run in line.runs[line.decoration :]) + ending
+    return "".join(run.text for run in line.runs[line.decoration :]) + line.ending

@@ -46,7 +46,7 @@ class Code(GrowingBlock):
         self._states.append(state)
 
     def set_lines(self, lines: Sequence[str]) -> None:
-        """Replace the lines, the last of which may still grow; unchanged ones are not highlighted again."""
+        """Replace the lines; the last may still grow. Unchanged lines are not highlighted again."""
         complete = lines[:-1]
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self._raw, complete, strict=False)))
         del self._raw[same:], self._runs[same:], self._states[same + 1 :]
@@ -107,7 +107,7 @@ class OpenFence:
         return bool(self._end.match(line.replace("\r", "").removesuffix("\n")))
 
     def may_end_with(self, line: str) -> bool:
-        """Return whether a line that is still growing may become the end."""
+        """Return whether a line that is still growing may become the closing line of the fence."""
         return bool(self._maybe.match(line))
 
     def code(self, line: str) -> str:

@@ -15,11 +15,11 @@ from localdflash.tui.styled_lines import StyledRun
 if TYPE_CHECKING:
     from pygments.lexer import Lexer
 
-MAX_HIGHLIGHTED_CHARS = 500  # of a line: the time of some lexers grows with the square
+MAX_HIGHLIGHTED_CHARS = 500  # per line, because some lexers take quadratic time
 MAX_LEXERS = 64
-TAB = 4
+TAB = 4  # cells
 
-# State of a lexer between two lines: its stack, and whether a comment is open that the lexer ends with the line.
+# State between two lines: the lexer's stack, and whether a `/*` comment is open, which some lexers forget.
 LexerState = tuple[tuple[str, ...], bool]
 START: LexerState = (("root",), False)
 
@@ -51,7 +51,7 @@ missing_languages: set[str] = set()  # languages whose lexers are not loaded yet
 
 
 def is_ready(language: str) -> bool:
-    """Return whether a language can be highlighted now. Outside an event loop its lexer is loaded first."""
+    """Return whether a lexer is loaded. In an event loop, add a missing language to `missing_languages`; else load."""
     if language not in _lexers:
         if running_loop():
             missing_languages.add(language)
@@ -132,7 +132,7 @@ def _tokens(lexer: "Lexer", text: str, states: tuple[str, ...]) -> tuple[list[tu
 
 
 def _check_tokens(tokens: Iterable[tuple[int, Any, str]], text: str) -> list[tuple[Any, str]]:
-    """Return the tokens of one line; ValueError if they do not add up to it, or never end."""
+    """Return the tokens of one line; ValueError if they do not spell the line, or are too many."""
     line_tokens: list[tuple[Any, str]] = []
     for _, kind, value in tokens:
         line_tokens.append((kind, value.removesuffix("\n")))
@@ -144,7 +144,7 @@ def _check_tokens(tokens: Iterable[tuple[int, Any, str]], text: str) -> list[tup
 
 
 def _find_open_comment(tokens: list[tuple[Any, str]]) -> int | None:
-    """Return the index of the token that opens a comment which continues on the next line, if the lexer misses that."""
+    """Return the index of the token at which an unclosed `/*` comment begins; None without such a comment."""
     from pygments.token import Comment, Error, Operator, Punctuation, String
 
     for number, (kind, value) in enumerate(tokens):
@@ -168,7 +168,7 @@ def _style(kind: Any) -> str:
 
 
 def _runs(pieces: Iterable[tuple[str, str]]) -> Iterator[StyledRun]:
-    """Merge neighbours of one style into runs; tabs become spaces to the next stop."""
+    """Merge adjacent pieces of one style into runs; tabs become spaces up to the next tab stop."""
     column = 0
     for style, group in groupby(pieces, key=itemgetter(0)):
         value = "".join(text for _, text in group)

@@ -1,4 +1,4 @@
-"""History of sent messages: a file with one JSON string per line, newest last, which several chats may append to."""
+"""History of sent messages: a file with one JSON string per line, newest last; several chats may append to it."""
 
 import json
 import os
@@ -15,9 +15,9 @@ from localdflash.text.sanitize import sanitize
 
 MAX_MESSAGES = 500
 MAX_MESSAGE_CHARS = 20_000  # longer messages are not kept on disk
-_MAX_LINES = 2 * MAX_MESSAGES  # before old ones are dropped
+_MAX_LINES = 2 * MAX_MESSAGES  # a longer file is cut to MAX_MESSAGES
 _MAX_FILE_BYTES = 32_000_000
-_LOCK_SECONDS = 1.0  # to wait for another chat that writes
+_LOCK_SECONDS = 1.0  # longest wait for another chat that writes the file
 
 
 def history_file() -> Path:
@@ -26,7 +26,7 @@ def history_file() -> Path:
 
 
 class History:
-    """Sent messages and the user's position among them; `say` gets errors, from any thread. Without a path: no file."""
+    """Sent messages and the user's position among them. `say` reports errors, in any thread. No path: no file."""
 
     def __init__(self, path: Path | None, say: Callable[[str], None] = lambda line: None) -> None:
         self._path, self._say = path, say

@@ -47,13 +47,13 @@ def link_target(url: str) -> str:
 
 @lru_cache(1024)
 def inline(content: str, style: str = "") -> tuple[StyledRun, ...]:
-    """Return the runs of a block's text, each in `style` plus its own; a line feed in a run is a hard break."""
+    """Return the runs of a block's text; `style` is added to each. A line feed in a run is a hard break."""
     if len(content) > MAX_MARKUP_CHARS or content.count("[") > MAX_BRACKETS:
         return (StyledRun("\n".join(clean(line.lstrip(" \t")) for line in content.split("\n")), style),)
     tokens: list[Token] = []
     markdown = _markdown()
     markdown.inline.parse(content, markdown, {}, tokens)
-    return tuple(_Runs(style, "\n" if _TAG.match(content) else " ").build(tokens))
+    return tuple(_Runs(style, "\n" if _TAG.match(content) else " ").build(tokens))  # HTML, shown as text, keeps lines
 
 
 @cache

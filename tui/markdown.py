@@ -30,7 +30,7 @@ class MarkdownDocument:
         self._finished = self._finished and not text
 
     def finish(self) -> None:
-        """Mark the text as complete, which settles the provisional blocks at its end."""
+        """Mark the text as complete; the blocks at its end become final."""
         self._finished, self._is_read = True, False
 
     def show_thoughts(self, unfolded: bool) -> None:

@@ -96,7 +96,7 @@ class Painter:
             ground = Style(bgcolor=self.palette[line.runs[-1].style].bgcolor)
             segments.append(Segment(" " * room, self.base + ground))
         strip = Strip(segments).adjust_cell_length(width, self.base)
-        end = Segment("", _position_meta(index, offset))  # where the mouse is to the right of the text
+        end = Segment("", _position_meta(index, offset))  # position of the mouse to the right of the text
         return Strip([*strip, end], width)
 
     def _decoration(self, run: StyledRun, index: int, offset: int) -> Iterator[Segment]:
@@ -107,7 +107,7 @@ class Painter:
     def _text(self, run: StyledRun, index: int, offset: int, selected: tuple[int, int]) -> Iterator[Segment]:
         style = self.base + self.palette[run.style]
         size = len(run.text)
-        low, high = (max(0, min(edge - offset, size)) for edge in selected)
+        low, high = (max(0, min(limit - offset, size)) for limit in selected)
         for start, end, marked in ((0, low, False), (low, high, True), (high, size, False)):
             if end > start:
                 look = style + self.selection if marked else style

@@ -1,4 +1,4 @@
-"""Read bracketed pastes, and decide whether to insert, attach or refuse them.
+"""Read bracketed pastes without Textual's parser; the prompt field inserts, attaches or refuses them.
 
 Textual's parser needs a second per megabyte and treats an escape character within a paste as a key: pasted text could
 trigger keys. So pasted text never reaches that parser.
@@ -13,9 +13,9 @@ from textual.message import Message
 
 from localdflash.text.sanitize import sanitize
 
-MAX_PASTE_CHARS = 1_000_000
+MAX_PASTE_CHARS = 1_000_000  # the prompt field refuses longer pastes
 MAX_INLINE_LINES, MAX_INLINE_CHARS = 30, 2_000  # longer pastes are attached
-_OTHER_ENDS = re.compile("\r\n|[\r\u2028\u2029]")
+_OTHER_LINE_ENDS = re.compile("\r\n|[\r\u2028\u2029]")
 
 
 def is_long(text: str) -> bool:
@@ -29,8 +29,8 @@ def normalise_line_ends(text: str) -> str:
 
 
 def clean_paste(text: str) -> tuple[str, int]:
-    """Return the text with control characters removed, and the number of invisible characters spelled out."""
-    text = _OTHER_ENDS.sub("\n", text)
+    """Return the sanitized text, and the number of characters that were changed."""
+    text = _OTHER_LINE_ENDS.sub("\n", text)
     safe = sanitize(text)
     return safe, 0 if safe == text else sum(sanitize(character) != character for character in text)
 
@@ -39,7 +39,7 @@ _START, _END = "\x1b[200~", "\x1b[201~"
 
 
 class Paste(events.Paste):
-    """A paste. `raw` is the pasted text, cut if it is too long; `length` is the number of pasted characters."""
+    """A paste. `raw` is its text, cut after MAX_PASTE_CHARS + 1 characters; `length` is the length before the cut."""
 
     def __init__(self, raw: str, length: int) -> None:
         super().__init__(sanitize(raw))
@@ -52,8 +52,8 @@ class PasteParser(XTermParser):
     def __init__(self, debug: bool = False) -> None:
         super().__init__(debug)
         self._before = ""  # end of the last chunk, because `_START` or `_END` may be split across chunks
-        self._pieces: list[str] | None = None  # of a paste; None outside of one
-        self._length = self._kept = 0  # characters of the paste, and those in `_pieces`
+        self._pieces: list[str] | None = None  # text of the paste being read; None outside a paste
+        self._length = self._kept = 0  # number of characters of the paste, and of those in `_pieces`
 
     def feed(self, data: str) -> Iterable[Message]:
         """Yield the events of a chunk of input."""
@@ -67,7 +67,7 @@ class PasteParser(XTermParser):
                     yield from self._end(self._pieces)
 
     def _outside(self, data: str) -> tuple[str, str]:
-        """Return the input up to the `_START` of a paste, included, and the rest."""
+        """Return the input up to and including a paste's `_START`, and the rest."""
         pending = self._before + data
         position = pending.find(_START)
         if position < 0:
@@ -78,7 +78,7 @@ class PasteParser(XTermParser):
         return data[:split], data[split:]
 
     def _inside(self, pieces: list[str], data: str) -> tuple[bool, str]:
-        """Keep pasted text; return whether the paste has ended, and the rest."""
+        """Append pasted text to `pieces`; return whether the paste has ended, and the rest of the input."""
         pending = self._before + data
         position = pending.find(_END)
         # A possible beginning of `_END` is kept until the next chunk.

@@ -69,10 +69,10 @@ class Prompt(SuggestingArea):
         choices: ArgumentChoices = lambda command: (),
         editable: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Create the field. `choices` maps a command to its arguments; `editable` tells if a message can be edited."""
+        """Create the field. `choices` maps a command to its arguments; `editable`: is there a message to edit?"""
         super().__init__(files, choices, placeholder)
         self._history, self._editable, self._chips = history, editable, Attachments()
-        self._refused_text = ""  # sending it again sends it without its refused files
+        self._refused_text = ""  # text whose files were refused; sending it again leaves these files out
         self._sending = asyncio.Lock()
 
     @property
@@ -95,7 +95,7 @@ class Prompt(SuggestingArea):
         for one in attachments:
             if one.name not in mentioned:
                 is_taken = pasted.get(one.name, one.text) != one.text
-                self._chips.add(replace(one, name=self._next_paste()) if is_taken else one)
+                self._chips.add(replace(one, name=self._next_paste_name()) if is_taken else one)
         if text:
             self.put_all(f"{text}\n{self.text}" if self.text else text)
 
@@ -160,7 +160,7 @@ class Prompt(SuggestingArea):
         return self._recall(self._history.older(self.text), first_row=True)
 
     def _recall(self, text: str | None, *, first_row: bool) -> bool:
-        """Show a message of the history, with the cursor where the same key recalls the next one."""
+        """Show a message of the history; the cursor is placed so that the key pressed again recalls the next one."""
         if text is None:
             return False
         self.put_all(text)
@@ -237,7 +237,7 @@ class Prompt(SuggestingArea):
             self.post_message(self.Notice(reason))
             return
         if is_long(text):
-            self._chips.add(Attachment("paste", self._next_paste(), normalise_line_ends(text)))
+            self._chips.add(Attachment("paste", self._next_paste_name(), normalise_line_ends(text)))
             return
         plain, hidden = clean_paste(text)
         self.put(plain, *self.selection)
@@ -246,7 +246,7 @@ class Prompt(SuggestingArea):
             line = f"{what} spelled out in the pasted text"
             self.post_message(self.Notice(line, is_error=False))
 
-    def _next_paste(self) -> str:
+    def _next_paste_name(self) -> str:
         numbers = [int(one.name.split()[-1]) for one in self.attachments if one.kind == "paste"]
         return f"pasted {max(numbers, default=0) + 1}"
 
@@ -268,11 +268,11 @@ class Attachments(Widget):
         self.display = bool(items)
 
     def add(self, attachment: Attachment) -> None:
-        """Add an attachment; it replaces one of the same name."""
+        """Add an attachment; an earlier attachment of the same name is replaced."""
         self.items = (*(one for one in self.items if one.name != attachment.name), attachment)
 
     def render(self) -> Content:
-        """Return as many names as fit, and the number of the others."""
+        """Return as many names as fit, and the number of further names."""
         width = self.size.width
         chips = [f" {attachment_label(one)} " for one in self.items]
         shown, used = list[str](), 0

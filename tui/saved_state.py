@@ -39,5 +39,5 @@ def save(state: TuiState) -> None:
         write_json(state_file(), asdict(state))
     except OSError as error:
         raise LocaldflashError(
-            f"{state_file()}: cannot be written: {error.strerror}; this choice lasts until you leave"
+            f"{state_file()}: cannot be written: {error.strerror}; the choice is lost when you quit"
         ) from error

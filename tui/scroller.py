@@ -1,7 +1,7 @@
 """Widget that scrolls and draws chat entries, with the selection.
 
-Only entries near the screen are laid out; heights of the others are estimates. When an estimate was wrong or the width
-changes, the visible text stays in place: with `following` the end stays in view, otherwise the top row does.
+Only entries near the screen are laid out; the heights of other entries are estimates. If an estimate was wrong or the
+width changes, the visible text stays in place: with `following` the end stays in view, otherwise the top row does.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ from localdflash.tui.entry import ChatView
 from localdflash.tui.painting import Painter, Palette
 from localdflash.tui.styled_lines import StyledRun
 
-_GUTTER_CELLS = 2  # left of the text
+_GUTTER_CELLS = 2  # free cells left of the text
 _MIN_GUTTER_COLUMNS = 30  # narrower screens have no gutter
 _END = 1 << 62  # greater than any offset
-_MAX_STRIPS = 1_000  # in the cache
+_MAX_STRIPS = 1_000  # cached rows
 _MORE_HINT = "▾ more below "
 
 
@@ -47,14 +47,14 @@ class Scroller(ScrollView):
         self._lexer_worker: Worker[None] | None = None
 
     @property
-    def _text_region(self) -> Size:
-        """Return the size of the region next to the scrollbar."""
+    def _text_size(self) -> Size:
+        """Return the size of the text area, without the scrollbar."""
         return self.scrollable_content_region.size
 
     @property
     def _rows(self) -> int:
         """Return the number of visible rows; 0 before the first layout."""
-        return self._text_region.height if self._text_region.width else 0
+        return self._text_size.height if self._text_size.width else 0
 
     def _kept_position(self) -> RowPosition | None:
         """Return the position to keep in view: that of the top row, or None to follow the end."""
@@ -97,7 +97,7 @@ class Scroller(ScrollView):
             self.vertical_scrollbar.window_size = self._rows
 
     def scroll_to(self, x: float | None = None, y: float | None = None, **options: object) -> None:
-        """Scroll without an animation, because rows move while one would run."""
+        """Scroll without an animation, because rows may move during an animation."""
         self._scroll_to(x, y, animate=False, force=bool(options.get("force", False)))
 
     def _draw(self, row: int) -> None:
@@ -124,12 +124,12 @@ class Scroller(ScrollView):
 
     def on_resize(self) -> None:
         """Lay out for a new width; a change of the height alone moves no rows."""
-        width = self._text_region.width - (_GUTTER_CELLS + 1 if self._has_gutter else 0)
+        width = self._text_size.width - (_GUTTER_CELLS + 1 if self._has_gutter else 0)
         self.set_view(width=max(1, width))
 
     @property
     def _has_gutter(self) -> bool:
-        return self._text_region.width >= _MIN_GUTTER_COLUMNS
+        return self._text_size.width >= _MIN_GUTTER_COLUMNS
 
     @property
     def view(self) -> ChatView:
@@ -166,7 +166,7 @@ class Scroller(ScrollView):
     def _current_painter(self) -> Painter:
         if self._painter is None:
             selection_style = self.screen.get_component_rich_style("screen--selection")
-            edge = self._text_region.width - self._has_gutter
+            edge = self._text_size.width - self._has_gutter
             self._painter = Painter(Palette(self.app.theme_variables), self.rich_style, selection_style, edge)
             self._strips = lru_cache(_MAX_STRIPS)(self._painter.strip)
         return self._painter
@@ -178,7 +178,7 @@ class Scroller(ScrollView):
         if row >= self._column.height:
             return Strip.blank(width, painter.base)
         strip = self._strip(*self._column.entry_at(row), painter)
-        hint_start = self._text_region.width - len(_MORE_HINT)
+        hint_start = self._text_size.width - len(_MORE_HINT)
         if self.following or y != self._rows - 1 or row >= self._column.height - 1 or hint_start < 0:
             return strip
         hint = Segment(_MORE_HINT, painter.base + painter.palette["more"])

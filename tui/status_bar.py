@@ -32,7 +32,7 @@ class Status:
     context_tokens: int | None = None  # used by the chat
     context_limit: int = 0
     rate: float | None = None  # tokens per second
-    average: bool = False  # whether the rate is that of the whole answer
+    is_average: bool = False  # whether the rate is that of the whole answer
     tau: float | None = None  # tokens per verify step, the target's own included
     accepted: float | None = None  # share of the drafted tokens
     ttft_ms: float | None = None
@@ -43,7 +43,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class StatusPart:
-    """Part of the status bar. The part with the lowest `priority` is shortened, then dropped, down to two parts."""
+    """Part of the status bar. `fit_parts` shortens, then drops the part with the lowest `priority`, down to two."""
 
     name: str
     text: str
@@ -76,7 +76,7 @@ def _stage(stage: str, waited: float) -> str:
 
 
 def _numbers(status: Status) -> list[StatusPart]:
-    rate = f"{_short(status.rate)} tok/s{' avg' if status.average else ''}" if _positive(status.rate) else ""
+    rate = f"{_short(status.rate)} tok/s{' avg' if status.is_average else ''}" if _positive(status.rate) else ""
     parts = [_context(status), StatusPart("rate", rate, 90, "$foreground")]
     if not status.drafting_on:
         parts.append(StatusPart("draft", "drafting off", 60))
@@ -163,7 +163,7 @@ class StatusBar(Widget):
         """Show a status. While an answer has no rate yet, the last rate of the same model stays."""
         before = self.status
         if status.busy and not _positive(status.rate) and status.model == before.model:
-            status = replace(status, rate=before.rate, average=before.average)
+            status = replace(status, rate=before.rate, is_average=before.is_average)
         if status.stage != before.stage:
             self._stage_began = self._clock()
         if status != before:

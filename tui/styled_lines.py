@@ -23,7 +23,7 @@ class Line:
 
     runs: tuple[StyledRun, ...] = ()
     decoration: int = 0  # number of leading runs that copying leaves out: bars, bullets, gutters
-    joined: str | None = None  # None: the logical line ends; else the text that wrapping dropped, "" or " "
+    ending: str = "\n"  # copied after the runs: a line feed, or in a wrapped line the text dropped there, "" or " "
 
     @property
     def text(self) -> str:
@@ -55,14 +55,14 @@ def wrap(runs: Sequence[StyledRun], width: int, *, words: bool = True) -> list[L
     rows = []
     start = 0
     for piece in text.split("\n"):
-        for first, last, joined in _rows(piece, max(1, width), words):
-            rows.append(Line(cutter.cut(start + first, start + last), joined=joined))
+        for first, last, ending in _rows(piece, max(1, width), words):
+            rows.append(Line(cutter.cut(start + first, start + last), ending=ending))
         start += len(piece) + 1
     return rows
 
 
-def _rows(text: str, width: int, words: bool) -> Iterator[tuple[int, int, str | None]]:
-    """Yield start and end of each row of a logical line, and the text dropped after it (None after the last)."""
+def _rows(text: str, width: int, words: bool) -> Iterator[tuple[int, int, str]]:
+    """Yield start, end and `Line.ending` of each row of a logical line."""
     cells = None if text.isascii() else _cells(text)
     total = len(text) if cells is None else cells[-1]
     start = used = 0
@@ -77,7 +77,7 @@ def _rows(text: str, width: int, words: bool) -> Iterator[tuple[int, int, str | 
         yield start, end, text[end:after]
         start = after
         used = start if cells is None else cells[start]
-    yield start, len(text), None
+    yield start, len(text), "\n"
 
 
 def _last_break(text: str, cells: list[int] | None, start: int, limit: int) -> int:
@@ -111,7 +111,7 @@ def _cells(text: str) -> list[int]:
 
 
 def _row_end(text: str, cells: list[int], start: int, width: int) -> int:
-    """Return the end of the longest row from `start`: at least one character with its combining ones."""
+    """Return the end of the longest row from `start`: at least one character, with its combining characters."""
     end = bisect_right(cells, cells[start] + width, lo=start + 1) - 1
     if end < len(text) and text[end] == _EMOJI:
         end -= 1
@@ -131,7 +131,7 @@ class _Cutter:
     def __init__(self, runs: Sequence[StyledRun]) -> None:
         self._runs = runs
         self._at = 0  # index of the next run
-        self._offset = 0  # at which that run begins
+        self._offset = 0  # offset at which the next run begins
 
     def cut(self, start: int, end: int) -> tuple[StyledRun, ...]:
         """Return the runs between two offsets."""

@@ -44,9 +44,9 @@ class SuggestingArea(TextArea, inherit_bindings=False):
     def __init__(self, files: AttachableFiles, choices: ArgumentChoices, placeholder: str) -> None:
         super().__init__(placeholder=placeholder, highlight_cursor_line=False)
         self.files, self.suggestions, self._choices = files, Suggestions(self.accept), choices
-        self.chosen_mentions: set[str] = set()  # as spelled in the text
+        self.chosen_mentions: set[str] = set()  # mentions that the user chose, as spelled in the text
         self._pending_search: CompletionContext | None = None
-        self._rows_context: CompletionContext | None = None  # of the shown rows
+        self._rows_context: CompletionContext | None = None  # context of the suggestions shown
         self._is_searching = False
         self._dismissed_at: tuple[int, int] | None = None  # word start at which Esc closed the suggestions
         self._inserted_text: str | None = None  # inserted text opens no suggestions
@@ -77,7 +77,7 @@ class SuggestingArea(TextArea, inherit_bindings=False):
         context = self._completion_context()
         if context is None or context != self._rows_context:
             return
-        if suggestion.mention:
+        if suggestion.is_mention:
             self.chosen_mentions.add(suggestion.text.rstrip())
         row, column = self.cursor_location
         next_character = self.document.get_line(row)[column : column + 1]
@@ -167,4 +167,4 @@ class SuggestingArea(TextArea, inherit_bindings=False):
         """Return whether the mention is already typed in full, so that Enter sends the message."""
         context, (row, column) = self._completion_context(), self.cursor_location
         typed = self.document.get_line(row)[context.start : column] if context else ""
-        return chosen.mention and typed == chosen.text.rstrip()
+        return chosen.is_mention and typed == chosen.text.rstrip()

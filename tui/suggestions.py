@@ -31,7 +31,7 @@ class CompletionContext:
     kind: Literal["command", "argument", "file"]
     start: int
     query: str
-    command: str = ""  # of an argument
+    command: str = ""  # the command whose argument is completed
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class PromptSuggestion:
     hint: str = ""
     marked: tuple[int, ...] = ()
     sends: bool = False  # whether Enter also sends the prompt
-    mention: bool = False  # whether `text` mentions a file
+    is_mention: bool = False  # whether `text` mentions a file
 
 
 def completion_context(before: str, *, first: bool) -> CompletionContext | None:
-    """Return the word to complete at the end of a line; `first`: it is the first line of the prompt."""
+    """Return the word to complete at the end of a line; `first`: the line is the first of the prompt."""
     if first and (match := _COMMAND.match(before)):
         return CompletionContext("command", 0, match[1])
     if match := _MENTION.search(before):
@@ -80,7 +80,7 @@ def argument_suggestions(context: CompletionContext, choices: ArgumentChoices) -
 def file_suggestion(hit: FileMatch, *, mentioned: bool) -> PromptSuggestion:
     """Return the suggestion of a file or symbol, as a mention or, after a command, as a plain path."""
     text = f"{spell_mention(hit.path, hit.symbol)} " if mentioned else hit.name
-    return PromptSuggestion(hit.name, text, "", hit.marked, sends=not mentioned, mention=mentioned)
+    return PromptSuggestion(hit.name, text, "", hit.marked, sends=not mentioned, is_mention=mentioned)
 
 
 def _command_suggestion(command: commands.Command, query: str) -> PromptSuggestion:
@@ -92,7 +92,7 @@ def _command_suggestion(command: commands.Command, query: str) -> PromptSuggesti
 
 
 MAX_SUGGESTION_ROWS = 8
-_GAP_CELLS = 2  # between a label and its hint
+_GAP_CELLS = 2  # blank cells between a label and its hint
 _MIN_HINT_CELLS = 12
 
 
@@ -120,7 +120,7 @@ class Suggestions(Widget):
         return self.rows[self._at] if self.rows else None
 
     def show(self, rows: Sequence[PromptSuggestion], *, above: int, note: str = "") -> None:
-        """Show rows, the first one highlighted, or a note if there are none; `above` limits the height."""
+        """Show rows, the first one highlighted, or a note if there are none; `above` is the number of rows free."""
         self.rows, self._note, self._at, self._top = rows, note, 0, 0
         self._height = max(1, min(MAX_SUGGESTION_ROWS, len(rows) or 1, above))
         self.styles.offset = (0, -self._height)

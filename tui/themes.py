@@ -22,7 +22,7 @@ _DIFF_TINT_SHARE = 0.12
 VARIABLE_DEFAULTS: Mapping[str, str] = {**_ANSI, **_NO_TINTS}
 
 
-# Colours of our themes, in the order of the values below.
+# Names of the colours of our themes, in the order of the values below.
 _FIELDS = "background surface panel foreground primary secondary accent warning error success"
 _VARIABLE_FIELDS = (
     "text-muted block-cursor-background input-selection-background border-blurred "
@@ -131,4 +131,4 @@ _REVERSED = _PLAIN + Style(reverse=True)
 
 
 def _look(style: Style) -> Style:
-    return _REVERSED if style.bgcolor and style.bgcolor.number else _PLAIN  # 0 is black, of scrollbars
+    return _REVERSED if style.bgcolor and style.bgcolor.number else _PLAIN  # number 0, black, is used by scrollbars

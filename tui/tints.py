@@ -1,4 +1,4 @@
-"""Acceptance view: raw text, each character in the style of the drafter of the token with its first byte."""
+"""Acceptance view: raw text in which a character has the style of the drafter of the token with its first byte."""
 
 from array import array
 from bisect import bisect_left, bisect_right
@@ -14,7 +14,7 @@ TINTS: tuple[str, ...] = ("tint.dflash", "tint.lookup", "tint.grammar", "tint.ow
 STEP = "step"  # style of every second step
 
 _STYLES = tuple(f"{tint}{mark}" for tint in TINTS for mark in ("", f" {STEP}"))
-_TAB = 4
+_TAB = 4  # cells
 
 
 def tint_of(drafter: str) -> str:
@@ -28,13 +28,13 @@ class TintedText:
 
     def __init__(self, text: str = "", steps: Iterable[StepRecord] = ()) -> None:
         self._ends = array("Q")  # byte offset of the end of each span, the text that one drafter added in one step
-        self._styles = bytearray()  # of each span, as index into `_STYLES`
+        self._styles = bytearray()  # style of each span, as an index into `_STYLES`
         self._steps = self._steps_with_text = 0  # all steps, and those with text
-        self._tokens: Counter[str] = Counter()  # by drafter
+        self._tokens: Counter[str] = Counter()  # number of tokens by drafter
         self._texts: list[str] = [""]  # logical lines
-        self._starts = array("Q", [0])  # byte offset of each
+        self._starts = array("Q", [0])  # byte offset at which each logical line begins
         self._rows: list[Line] = []
-        self._first_rows = array("Q")  # of each logical line that is laid out
+        self._first_rows = array("Q")  # first row of each logical line that is laid out
         self._width = 0
         self._stale = 0  # the first logical line to lay out again
         self.first_changed = 0  # row, in the last call of `lines`
@@ -98,7 +98,7 @@ class TintedText:
         return self._rows
 
     def _pieces(self, index: int) -> Iterator[StyledRun]:
-        """Yield the pieces of a logical line with their styles; "" where no step covers the text."""
+        """Yield the pieces of a logical line with their styles; text that no step covers has the style ""."""
         text, start = self._texts[index], self._starts[index]
         offsets = _offsets(text)
         span, done = bisect_right(self._ends, start), 0

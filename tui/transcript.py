@@ -1,4 +1,4 @@
-"""Conversation as one widget, however many messages there are."""
+"""Widget that shows the whole conversation, with keys for its messages."""
 
 import re
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from localdflash.tui.entry import ChatEntry
 from localdflash.tui.painting import LINK
 from localdflash.tui.scroller import Scroller
 
-_FRAME_SECONDS = 1 / 30  # between repaints of a streaming answer
+_FRAME_SECONDS = 1 / 30  # interval of repaints of a streaming answer
 _QUEUE_DIVISOR = 3  # a frame shows 1/3 of the queued text, which smooths bursts
 _WORD = re.compile(r"\w+")
 _LINE = re.compile(r"[^\n]+")
@@ -102,7 +102,7 @@ class Transcript(Scroller, can_focus=True):
             self._column.replace_last(message)
 
     def expect_note(self) -> None:
-        """Scroll to the next note, because it answers an action of the user."""
+        """Scroll to the next note when it is added, because it reports the result of a user's action."""
         self._note_expected = True
 
     def note(self, text: str, kind: str = "note") -> None:
@@ -138,8 +138,8 @@ class Transcript(Scroller, can_focus=True):
             last.finish(message, rest)
             self._lay_out_last()
 
-    def source_shown(self) -> str:
-        """Return the text of the last message shown so far."""
+    def shown_text(self) -> str:
+        """Return the text of the last message, as far as it is shown."""
         last = self._last_message()
         return last.text if last else ""
 

@@ -15,7 +15,7 @@ from localdflash.text.sanitize import printable
 
 _EMBEDDED = "embedded"
 TITLE = Content.assemble(("localdflash", "bold $primary"), ", a coding assistant")
-WHAT = "A small drafter proposes tokens, the model verifies several at once: same text, sooner."
+DESCRIPTION = "A small drafter proposes tokens, the model verifies several at once: same text, sooner."
 _LARGER = ("Larger", "localdflash models list names others; /model shows which fit.")
 _SPEED_HINT = ("Look", "F2 shows each token's source, F3 and F5 the speed; F1 lists all.")
 _FIRST = ("Leaving", "Ctrl+D. Esc stops an answer. Chats are kept here, unless --no-log.")
@@ -66,13 +66,13 @@ class Welcome(Vertical):
         .label { width: 10; text-style: bold; }
         .words { width: 1fr; height: auto; }
         #title { color: $foreground; }
-        #what { margin-bottom: 1; }
+        #description { margin-bottom: 1; }
         #try .label { color: $primary; }
         ExampleQuestion { color: $foreground; }
         ExampleQuestion:hover { background: $panel; }
         #about { height: auto; margin-top: 1; }
     }
-    .-low Welcome { padding: 0 1; .label { width: 5; } #what, #about { display: none; } }
+    .-low Welcome { padding: 0 1; .label { width: 5; } #description, #about { display: none; } }
     """
     SCOPED_CSS: ClassVar[bool] = False
 
@@ -84,7 +84,7 @@ class Welcome(Vertical):
     def compose(self) -> ComposeResult:
         """Create the widgets."""
         yield Static(TITLE, id="title", markup=False)
-        yield Static(WHAT, id="what", markup=False)
+        yield Static(DESCRIPTION, id="description", markup=False)
         with Horizontal(id="try"):
             yield Static("Try", classes="label")
             with Vertical(classes="words"):

@@ -1,7 +1,7 @@
 """Code benchmark: drafting and the baseline, interleaved on the same prompts and compared token by token.
 
 For each prompt and mode the fastest repeat counts. On a CPU, llama.cpp without drafting is a further mode. Its text may
-differ, because it rounds differently.
+differ, because llama.cpp rounds differently.
 """
 
 from collections.abc import Iterable, Sequence
@@ -53,7 +53,7 @@ class CategoryRuns:
     identical: int = 0  # prompts for which all plain and drafted runs gave the same tokens
 
     def add(self, plain: list[PromptRun], drafted: list[PromptRun], llama: Sequence[PromptRun] = ()) -> None:
-        """Add the fastest run of one prompt in each mode; the arguments are all its runs."""
+        """Add the fastest run of one prompt in each mode; the arguments are all runs of the prompt."""
         for fastest, runs in ((self.plain, plain), (self.drafted, drafted), (self.llama, llama)):
             fastest.extend(sorted(runs, key=lambda run: run.stats.total_ms)[:1])
         self.identical += all(run.ids == plain[0].ids for run in (*plain, *drafted))
@@ -168,7 +168,7 @@ def run(options: Options, limit: int | None, repeats: int, watcher: Watcher) -> 
 
 
 def rotate(modes: list[Mode], offset: int) -> list[Mode]:
-    """Return the modes as a rotate list that starts at index `offset` modulo its length."""
+    """Return the modes, rotated so that the one at index `offset` (modulo their number) comes first."""
     first = offset % len(modes)
     return modes[first:] + modes[:first]
 

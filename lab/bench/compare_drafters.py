@@ -15,7 +15,7 @@ from localdflash.engine.stats import Stats
 from localdflash.lab.bench import prompt_set
 from localdflash.lab.bench.bench_run import PromptRun, prompt_ids, rotate, run_prompt
 from localdflash.lab.bench.chat import chat_prompts
-from localdflash.lab.bench.decoding_modes import Always
+from localdflash.lab.bench.decoding_modes import FullDraftController
 from localdflash.lab.bench.pace import CountItems
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
@@ -94,7 +94,7 @@ def _measure(
     pairs = {
         BASELINE: HostPair(target),
         DRAFTING: HostPair(target, [model], costs),
-        FORCED: HostPair(target, [model], Always()),
+        FORCED: HostPair(target, [model], FullDraftController()),
     }
     totals, identical = {mode: Stats() for mode in pairs}, 0
     for number, prompt in enumerate(prompts):

@@ -22,7 +22,7 @@ from localdflash.server.client import Client
 
 COMPLETIONS_PER_BLOCK = 10  # a block runs either next to a streaming chat or alone
 COMPLETION_TOKENS = 32
-PAUSE_SECONDS = 0.05  # between two completions: fast typing
+PAUSE_SECONDS = 0.05  # pause between two completions, as in fast typing
 MAX_CANCELS, MAX_ROUND_TRIPS = 100, 500
 CHAT_TOKENS = 400
 QUESTION = "Write a Python class for a queue with push, pop, peek, a length and an iterator. Version {}."
@@ -35,7 +35,7 @@ class CompletionTimes:
     name: str
     total_ms: list[float] = field(default_factory=list)
     first_ms: list[float] = field(default_factory=list)
-    queue_ms: list[float] = field(default_factory=list)  # until the engine starts the request
+    queue_ms: list[float] = field(default_factory=list)  # time until the engine starts the request
 
     def report(self) -> dict[str, Any]:
         """Return the times as JSON values."""

@@ -45,7 +45,7 @@ class HostModes:
         drafters = [drafter for drafter in self._drafting.drafters if drafter.is_model]
         if not drafters:
             return None
-        return HostPair(self._drafting.target, drafters, Always())
+        return HostPair(self._drafting.target, drafters, FullDraftController())
 
     def step_costs(self) -> dict[str, Any]:
         """Return the measured milliseconds of a single-token step, a draft and a verify step."""
@@ -71,7 +71,7 @@ class HostModes:
         return {"bandwidth_gb_s": round(hardware.bandwidth(), 1), "peak_memory_mb": int(peak) >> 10}
 
 
-class Always(Controller):
+class FullDraftController(Controller):
     """Controller that verifies whole drafts in every step; with `only`, drafts of that drafter alone."""
 
     def __init__(self, only: str = "") -> None:
@@ -86,7 +86,7 @@ class Always(Controller):
         """See `Controller`."""
         if self._only and draft.drafter != self._only:
             return 0, 0.0
-        return len(draft), sys.float_info.max  # a model drafter may still promise more
+        return len(draft), sys.float_info.max  # less than `predict_rate`, so that model drafters draft as well
 
 
 class CudaModes:

@@ -16,7 +16,7 @@ from localdflash.lab.bench.lsp_process import Json, LanguageServer
 Style = Literal["neovim", "vscode"]
 ENCODINGS = {"neovim": ["utf-8", "utf-16", "utf-32"], "vscode": ["utf-16"]}
 CODECS = {"utf-8": "utf-8", "utf-16": "utf-16-le", "utf-32": "utf-32-le"}
-UNIT = {"utf-8": 1, "utf-16": 2, "utf-32": 4}
+UNIT_BYTES = {"utf-8": 1, "utf-16": 2, "utf-32": 4}  # bytes per code unit, in which LSP counts columns
 CANCELLED_CODES = (-32800, -32801, -32802)  # cancelled by the client, content modified, cancelled by the server
 DEADLINE_MS = 350
 
@@ -47,7 +47,7 @@ class ShownSuggestion:
     item: Json
     ghost: str  # visible text
     since: float  # time when it appeared, in seconds of `perf_counter`
-    closed: str = ""  # text after the cursor, such as brackets, that accepting the whole suggestion replaces
+    covered: str = ""  # text after the cursor, such as brackets, that accepting the whole suggestion replaces
     judged: bool = False  # whether the typist has decided to accept or ignore it
 
 
@@ -127,7 +127,7 @@ class Editor:
         inserted = _insert_text(shown.item)
         is_complete = text == shown.ghost
         length = len(inserted) - len(shown.ghost) + len(text)
-        self._insert(text, shown.closed if is_complete else "")
+        self._insert(text, shown.covered if is_complete else "")
         if not is_complete:
             units = len(inserted[:length].encode("utf-16-le", "surrogatepass")) // 2
             accepted = {"item": shown.item, "acceptedLength": units}
@@ -185,13 +185,13 @@ class Editor:
         """Show the first item if it fits the buffer; without items, keep the suggestion, as both plug-ins do."""
         if not items:
             return
-        typed, closed = self._replaced_text(items[0])
+        typed, covered = self._replaced_text(items[0])
         text = _insert_text(items[0])
-        if typed is None or not text.startswith(typed) or not _is_subsequence(closed, text[len(typed) :]):
+        if typed is None or not text.startswith(typed) or not _is_subsequence(covered, text[len(typed) :]):
             self.trace.stale += 1
             return
         if ghost := text[len(typed) :]:
-            self._show(items[0], ghost, closed, request)
+            self._show(items[0], ghost, covered, request)
 
     def _replaced_text(self, item: Json) -> tuple[str | None, str]:
         """Return the text before and after the cursor that an item replaces; (None, "") if its range is unusable."""
@@ -204,21 +204,21 @@ class Editor:
         if not start["character"] <= cursor["character"] <= end["character"]:
             return None, ""
         line, after = self._before.rpartition("\n")[2], self._after.partition("\n")[0]
-        units, codec = UNIT[self._encoding], CODECS[self._encoding]
+        size, codec = UNIT_BYTES[self._encoding], CODECS[self._encoding]
         try:
-            typed = line.encode(codec, "surrogatepass")[start["character"] * units :].decode(codec, "surrogatepass")
-            covered = (end["character"] - cursor["character"]) * units
-            return typed, after.encode(codec, "surrogatepass")[:covered].decode(codec, "surrogatepass")
+            typed = line.encode(codec, "surrogatepass")[start["character"] * size :].decode(codec, "surrogatepass")
+            length = (end["character"] - cursor["character"]) * size
+            return typed, after.encode(codec, "surrogatepass")[:length].decode(codec, "surrogatepass")
         except UnicodeDecodeError:  # the range starts or ends inside a character
             return None, ""
 
-    def _show(self, item: Json, ghost: str, closed: str, request: _InlineRequest) -> None:
+    def _show(self, item: Json, ghost: str, covered: str, request: _InlineRequest) -> None:
         now = time.perf_counter()
         if not request.has_text:
             request.has_text = True
             self.trace.request_to_text.append((now - request.sent_at) * 1e3)
         if self.shown and self.shown.ghost == ghost:
-            self.shown.item, self.shown.closed = item, closed
+            self.shown.item, self.shown.covered = item, covered
             return
         if self.shown and ghost.startswith(self.shown.ghost):
             self.trace.grown += 1
@@ -229,7 +229,7 @@ class Editor:
         visible_before = self._visible.removeprefix(self._before) if self._visible.startswith(self._before) else ""
         self.trace.pieces.append(ghost[len(os.path.commonprefix([visible_before, ghost])) :])  # noqa: RUF071 (characters)
         self._visible = self._before + ghost
-        self.shown = ShownSuggestion(item, ghost, now, closed)
+        self.shown = ShownSuggestion(item, ghost, now, covered)
         if (name := _id(item)) not in self._reported_ids:
             self._reported_ids.add(name)
             self._server.notify("textDocument/didShowCompletion", {"item": item})
@@ -252,10 +252,10 @@ class Editor:
         self._visible = ""
         self._hide()
 
-    def _insert(self, text: str, closed: str = "") -> None:
+    def _insert(self, text: str, covered: str = "") -> None:
         """Insert a text at the cursor, replacing text after it."""
-        start, end = self._position(self._before), self._position(self._before + closed)
-        self._before, self._after = self._before + text, self._after.removeprefix(closed)
+        start, end = self._position(self._before), self._position(self._before + covered)
+        self._before, self._after = self._before + text, self._after.removeprefix(covered)
         self._change(end, text, start=start)
 
     def _change(self, end: Json, text: str, start: Json | None = None) -> None:
@@ -268,13 +268,13 @@ class Editor:
     def _position(self, before: str) -> Json:
         """Return the position after a text, in the negotiated encoding."""
         line = before.rpartition("\n")[2].encode(CODECS[self._encoding], "surrogatepass")
-        return {"line": before.count("\n"), "character": len(line) // UNIT[self._encoding]}
+        return {"line": before.count("\n"), "character": len(line) // UNIT_BYTES[self._encoding]}
 
 
-def _is_subsequence(closed: str, text: str) -> bool:
+def _is_subsequence(covered: str, text: str) -> bool:
     """Return whether a text contains these characters in order, as VS Code requires of text after the cursor."""
     remaining = iter(text)
-    return all(char in remaining for char in closed)
+    return all(char in remaining for char in covered)
 
 
 def _insert_text(item: Json) -> str:

@@ -43,8 +43,8 @@ class Task(msgspec.Struct, frozen=True):
     entry_point: str
 
     @property
-    def whole_lines(self) -> bool:
-        """Return whether whole lines are missing."""
+    def lacks_whole_lines(self) -> bool:
+        """Return whether the gap of the task is one or more whole lines."""
         return self.canonical_solution.endswith("\n") and (not self.prompt or self.prompt.endswith("\n"))
 
     def program(self, completion: str) -> str:
@@ -59,7 +59,7 @@ class InfillAnswer:
     text: str
     tokens: int
     generation_ms: float  # reported by the daemon, without prefill
-    total_ms: float  # of the whole request, measured here
+    total_ms: float  # duration of the request, measured here
 
 
 def load(path: Path, limit: int | None = None) -> list[Task]:
@@ -86,10 +86,8 @@ def load(path: Path, limit: int | None = None) -> list[Task]:
 def warning(path: Path) -> str:
     """Return a warning about running generated programs, with the protections missing on this machine."""
     weak = sandbox.weaknesses(sandbox.run("").restrictions)
-    protection = "in a sandbox" + (
-        f", but {' and '.join(weak)}" if weak else ", without files, network or new processes"
-    )
-    return f"The tests of {path}, and what the model wrote, are executed {protection}."
+    limits = f"but {' and '.join(weak)}" if weak else "without files, network or new processes"
+    return f"The tests of {path} and the model's completions are executed in a sandbox, {limits}."
 
 
 def run(client: Client, tasks: Sequence[Task], count: CountItems) -> dict[str, Any]:
@@ -153,7 +151,7 @@ def _distance(first: str, second: str) -> int:
 
 def _complete(client: Client, task: Task) -> InfillAnswer:
     """Request one completion; a task that exceeds the context gets an empty answer."""
-    end = "\n" if task.whole_lines else ""
+    end = "\n" if task.lacks_whole_lines else ""
     body = {
         "path": "task.py",
         "language": "python",

@@ -52,9 +52,9 @@ def main() -> None:
     seconds, memory = int(sys.argv[1]), int(sys.argv[2])
     secret, _, program = sys.stdin.buffer.read().partition(b"\n")
     report = os.dup(1)
-    silence = os.open(os.devnull, os.O_RDWR)
+    devnull = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
-        os.dup2(silence, number)
+        os.dup2(devnull, number)
     restrictions = {
         "limits": _limit(seconds, memory),
         "network": _block_network(),

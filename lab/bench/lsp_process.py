@@ -1,4 +1,4 @@
-"""Language server process and JSON-RPC to it; shares no code with the server that it measures.
+"""Start a language server and talk JSON-RPC to it, without the protocol code of the server that is measured.
 
 Requests from the server are answered with `null`; notifications go to `on_notification`. When the server ends, every
 open request fails.
@@ -25,7 +25,7 @@ class LanguageServer:
 
     def __init__(self, process: asyncio.subprocess.Process, on_notification: Callable[[str, Any], None]) -> None:
         self._process, self._on_notification = process, on_notification
-        self._open: dict[int, RpcCallback] = {}  # by request number
+        self._open: dict[int, RpcCallback] = {}  # callbacks of the open requests, by request number
         self._number = 0
         self._stderr_line: deque[str] = deque(maxlen=1)
         self._exit_reason = ""
@@ -140,7 +140,8 @@ class LanguageServer:
 async def _body(stream: asyncio.StreamReader) -> bytes:
     header = await stream.readuntil(b"\r\n\r\n")
     lengths = [line.partition(b":")[2] for line in header.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-    length = int(lengths[0]) if lengths else -1
-    if not 0 <= length <= MAX_MESSAGE_BYTES:
-        raise ValueError(f"a message of {length} bytes")
+    if not lengths:
+        raise ValueError("no Content-Length header")
+    if not 0 <= (length := int(lengths[0])) <= MAX_MESSAGE_BYTES:
+        raise ValueError(f"expected a length of at most {MAX_MESSAGE_BYTES} bytes, got {length}")
     return await stream.readexactly(length)

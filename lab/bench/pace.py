@@ -8,11 +8,11 @@ from localdflash.engine.generate import Request, generate
 from localdflash.engine.pair import Pair
 
 PACE_TOKENS = 16  # tokens of one prompt in each mode, from which the duration of the run is estimated
-MIN_LIMIT_FOR_OTHERS = 4  # with fewer prompts of each category, other backends are not measured
+MIN_LIMIT_FOR_OTHERS = 4  # fewest prompts of each category with which other backends are measured
 TOKENS_PER_LIMIT = 16  # maximum tokens of an answer, for each prompt that `--limit` allows
-MAX_LIMIT_FOR_TOKENS = 9  # with a higher `--limit`, answers have their full length
+MAX_LIMIT_FOR_TOKENS = 9  # a higher `--limit` does not shorten answers
 
-CountItems = Callable[[int, int, str], None]  # receives the items done, all items, and the name of the last item
+CountItems = Callable[[int, int, str], None]  # receives the numbers of items done and in all, and the last item's name
 
 
 class Watcher(Protocol):

@@ -19,8 +19,8 @@ from typing import Literal
 from localdflash.base.errors import LocaldflashError
 from localdflash.base.system.process import detached_options, kill_with_children
 
-DEFAULT_SECONDS = 5  # of wall-clock time; the limit of processor time is 2 s higher
-MAX_MEMORY_BYTES = 1 << 30  # of address space
+DEFAULT_SECONDS = 5  # limit of wall-clock time; the limit of processor time is 2 s higher
+MAX_MEMORY_BYTES = 1 << 30  # limit of address space
 MAX_OUTPUT_BYTES = 4096
 JAIL = Path(__file__).with_name("jail.py")
 

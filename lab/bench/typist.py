@@ -17,8 +17,8 @@ from localdflash.lab.bench.passages import count_keys, next_key
 
 REACTION_SECONDS = 0.25
 MEDIAN_GAP, SIGMA, MAX_GAP = 0.15, 0.4, 1.5  # seconds between keys; SIGMA: standard deviation of their logarithm
-LINE_START_FACTOR, WORD_END_FACTOR = 2.5, 1.4  # by which a gap is longer
-MIN_ACCEPTED_CHARS = 2  # for a shorter text, accepting takes as many keys as typing
+LINE_START_FACTOR, WORD_END_FACTOR = 2.5, 1.4  # factors by which the gap before such a key is longer
+MIN_ACCEPTED_CHARS = 2  # accepting a shorter text takes as many keys as typing it
 
 _LINE = re.compile(r"\n*[^\n]*")
 _WORD = re.compile(r"\s*(?:\w+|[^\w\s]+)")

@@ -8,12 +8,12 @@ from localdflash.engine.pair import Target
 
 WIDTHS = (1, 2, 4, 8, 12, 16, 32)
 CONTEXT = 256  # tokens in the cache
-MIN_ROUNDS, SECONDS = 5, 4.0  # the table ends after both
-MIN_CALLS, MIN_CALL_SECONDS = 3, 5e-3  # repeat a call until both, since the first one finds cold CPU caches
+MIN_ROUNDS, SECONDS = 5, 4.0  # the measurement ends when both are reached
+MIN_CALLS, MIN_CALL_SECONDS = 3, 5e-3  # a call is repeated until both are reached, since it starts with cold CPU caches
 
 
 def verify_table(target: Target, baseline: Target, seconds: float = SECONDS) -> dict[str, Any]:
-    """Return the milliseconds of a verify step by batch width, and their ratio to a single-token step.
+    """Return the milliseconds of a verify step by batch width, and their ratio to a single-token step (`ar`).
 
     `baseline` is the same model without hidden-state features for a drafter. Widths are interleaved, and the fastest
     round of each counts. Both KV caches are emptied.

@@ -16,7 +16,7 @@ from localdflash.models.registry.pair_entry import DrafterSource, PairEntry
 from localdflash.models.registry.safe_names import Repository
 from localdflash.models.shapes.dflash_file import config_of_file
 
-KINDS = {"dflash": "draft-dflash", "dflash2": "draft-dflash", "dspark": "draft-dspark"}  # of llama-server
+KINDS = {"dflash": "draft-dflash", "dflash2": "draft-dflash", "dspark": "draft-dspark"}  # -> llama-server's --spec-type
 
 
 @dataclass(frozen=True)

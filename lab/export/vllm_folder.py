@@ -41,7 +41,7 @@ def write_pair(pair: LocalPair, folder: Path, draft_tokens: int | None, context:
     target_folder, drafter_folder = folder.absolute() / "target", folder.absolute() / "drafter"
     _write_target(header, config, target_folder)
     _write_tokenizer(vocabulary, tokenizer, target_folder)
-    sampling = pair.sampling or {"temperature": 0.0}  # as our chat, greedy unless the model recommends parameters
+    sampling = pair.sampling or {"temperature": 0.0}  # greedy, unless the model recommends parameters, like our chat
     write_json(target_folder / "generation_config.json", {"eos_token_id": sorted(vocabulary.end_ids), **sampling})
     if not drafter:
         return vllm_serve(str(target_folder), "", 0, context)

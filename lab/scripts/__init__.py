@@ -1,1 +1,1 @@
-"""Scripts that measure; nothing of this is installed."""
+"""Scripts for measurements and tests; they are not installed."""

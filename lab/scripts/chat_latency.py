@@ -34,7 +34,7 @@ Times = dict[str, Any]
 
 @contextmanager
 def engine() -> Iterator[Callable[..., None]]:
-    """Run a scripted engine with its own home in a process; yield the function that sets its answers."""
+    """Run a scripted engine as a process with its own home; yield the function that sets its answers."""
     with bench_daemon.running(*scripted_engine.COMMAND):
         yield _script
 
@@ -55,16 +55,16 @@ def start() -> Times:
                 shown.append(terminal.times[-1][0] - began)
                 _echo(terminal, LETTERS[0])
                 echoed.append(terminal.times[-1][0] - began)
-    return {"prompt": summary(shown[1:]), "first_key": summary(echoed[1:])}  # the first has explained itself
+    return {"prompt": summary(shown[1:]), "first_key": summary(echoed[1:])}  # the first start shows a longer welcome
 
 
 def echo() -> Times:
     """Measure the time from a key to its echo, without an answer and during answers."""
     found = {}
     for rate in (0, 100, 400):
-        with engine() as answers, chat() as terminal:
+        with engine() as set_answers, chat() as terminal:
             terminal.wait_written(READY, 0)
-            answers(Answer.of(code(4000), rate=rate))
+            set_answers(Answer.of(code(4000), rate=rate))
             if rate:
                 send(terminal, "go", "value_")
             found[f"at_{rate}"] = summary(_keys(terminal))
@@ -83,9 +83,9 @@ def _keys(terminal: Terminal) -> list[float]:
 def stop() -> Times:
     """Measure the time from Esc to the notice that the answer was stopped."""
     times = []
-    with engine() as answers, chat() as terminal:
+    with engine() as set_answers, chat() as terminal:
         terminal.wait_written(READY, 0)
-        answers(Answer.of(code(4000), rate=100))
+        set_answers(Answer.of(code(4000), rate=100))
         for number in range(STOPS):
             send(terminal, f"go {number}", "value_")
             terminal.watch(0.5 + 0.03 * number)
@@ -101,8 +101,8 @@ def fence(rate: int = 400) -> Times:
     """Measure an answer of 1,000 lines of code against the engine's time, and the delay of the event loop."""
     text = f"```python\n{code(1000)}```\n"
     answer = Answer.of(text, rate=rate)
-    with engine() as answers:
-        answers(answer)
+    with engine() as set_answers:
+        set_answers(answer)
         took, late = asyncio.run(_fence(text))
     ideal = sum(step.wait for step in answer.steps)
     over = round((took / ideal - 1) * 100, 2)
@@ -130,7 +130,7 @@ async def _fence(text: str) -> tuple[float, list[float]]:
         gc.freeze()  # as the app does on a terminal
         app.ask("go")
         began, ticking = time.perf_counter(), asyncio.create_task(tick())
-        while app.transcript.source_shown() != text:
+        while app.transcript.shown_text() != text:
             await asyncio.sleep(TICK)
         took = time.perf_counter() - began
         ticking.cancel()
@@ -169,9 +169,9 @@ def _long_chat(messages: int) -> tuple[int, str]:
 def memory() -> Times:
     """Measure the memory of the chat's process over many turns; `growth` is that of the second half, in kB per turn."""
     rss_bytes = []
-    with engine() as answers, chat() as terminal:
+    with engine() as set_answers, chat() as terminal:
         terminal.wait_written(READY, 0)
-        answers(Answer.of(f"Text.\n```python\n{code(4)}```\n"), about={"context": 1 << 30})
+        set_answers(Answer.of(f"Text.\n```python\n{code(4)}```\n"), about={"context": 1 << 30})
         for turn in range(1, TURNS + 1):
             send(terminal, f"turn {turn}", f"value_{0}")
             terminal.watch(0.02)

@@ -15,7 +15,7 @@ SIZE = (110, 32)
 PAIR = "smollm2-135m"
 QUESTIONS = ("Name three sorting algorithms.", "Write a Python function that returns the factorial of a number.")
 SEED = 3
-SECONDS = 120  # for anything to happen
+SECONDS = 120  # limit of each wait
 
 
 async def pictures(folder: Path, into: Path) -> None:

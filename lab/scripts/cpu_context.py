@@ -2,7 +2,7 @@
 
 `PYTHONPATH=. python -P lab/scripts/cpu_context.py [--threads 2] [--models smollm2-135m,0.6B] [--lengths 64,2048,8100]
 [--rows 1,8] [--json FILE]`. Shapes have random weights in Q8_0, others are pairs of the registry. The fastest of
-interleaved repeats counts. `share` is the part of a step that attention takes.
+interleaved repeats counts. `share` is the part of a step's time beyond that of the shortest context: attention.
 """
 
 import argparse

@@ -39,13 +39,13 @@ EMBEDDED = DecoderConfig(6144, 256, 6, 4, 2, 64, 768)
 MODELS = {"embedded": EMBEDDED} | synthetic.SHAPES
 COLD_BYTES = 160 << 20  # more than caches hold
 ROUNDS = 5
-MIN_SECONDS = 2e-3  # seconds of a timing: faster work is repeated
+MIN_SECONDS = 2e-3  # duration of a timing; faster work is repeated
 MACS_OF_GROUP = GROUP * PANEL
 
 
 @dataclass(frozen=True)
 class StackedShape:
-    """Matrix [n, k], of which `copies` are stacked."""
+    """Matrix [n, k]; `copies` of it are stacked into one."""
 
     model: str
     name: str
@@ -54,14 +54,14 @@ class StackedShape:
     layers: int
 
     def copies(self, kind: Kind) -> int:
-        """Return the number of copies: that of the model for the embedded pair, else more than caches hold."""
+        """Return the number of copies: one per layer for the embedded pair, else more than the CPU's caches hold."""
         if self.model == "embedded":
             return self.layers
         return -(-COLD_BYTES // weight_bytes(MatrixShape(kind, self.n, self.k)))
 
 
 def shapes(model: str, config: DecoderConfig) -> Iterator[StackedShape]:
-    """Yield the matrices of a block; for the embedded pair also the head, a large part of it."""
+    """Yield the matrices of a transformer layer; for the embedded pair also the LM head, a large part of its target."""
     c = config
     yield StackedShape(model, "query", c.num_attention_heads * c.head_dim, c.hidden_size, c.num_hidden_layers)
     yield StackedShape(model, "key", c.num_key_value_heads * c.head_dim, c.hidden_size, c.num_hidden_layers)
@@ -80,7 +80,7 @@ class CoreThreads:
         self._pool = ThreadPoolExecutor(threads)
         self._cores = physical_cores()
 
-    def seconds(self, work: Callable[[int], None]) -> float:
+    def measure_seconds(self, work: Callable[[int], None]) -> float:
         """Return the processor time of one `work(thread)` in the slowest thread; short work is repeated."""
         repeats = max(round(MIN_SECONDS / max(self._run(work, 1), 1e-6)), 1)
         return self._run(work, repeats)
@@ -111,7 +111,7 @@ def fastest(pool: CoreThreads, works: dict[int, Callable[[int], None]], rounds: 
     best = dict.fromkeys(works, float("inf"))
     for _ in range(rounds):
         for width, work in works.items():
-            best[width] = min(best[width], pool.seconds(work))
+            best[width] = min(best[width], pool.measure_seconds(work))
     return best
 
 
@@ -220,7 +220,7 @@ def peak(pool: CoreThreads, kernels: Any) -> float:
     def work(_thread: int) -> None:
         kernels.peak(count)
 
-    return pool.threads * count * MACS_OF_GROUP / min(pool.seconds(work) for _ in range(ROUNDS)) / 1e9
+    return pool.threads * count * MACS_OF_GROUP / min(pool.measure_seconds(work) for _ in range(ROUNDS)) / 1e9
 
 
 def measure_product(pool: CoreThreads, kernels: Any, shape: StackedShape, kind: Kind) -> dict[str, Any]:
@@ -315,7 +315,7 @@ def main() -> int:
     """Measure, print, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=len(physical_cores()))
-    parser.add_argument("--instruction-set", action="append", help="only this one; may be given again")
+    parser.add_argument("--instruction-set", action="append", help="measure only this instruction set; repeatable")
     parser.add_argument("--models", default=",".join(MODELS), help="shapes to measure, with commas between them")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

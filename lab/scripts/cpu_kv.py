@@ -1,7 +1,7 @@
-"""Quality of the 8-bit KV cache on the CPU engine: both forms against float32 on the same weights.
+"""Quality of the 8-bit and the float16 KV cache on the CPU engine, compared with float32 on the same weights.
 
 `PYTHONPATH=. python -P lab/scripts/cpu_kv.py [--threads 2] [--pairs embedded,smollm2-135m] [--json FILE]`: held-out
-code, and greedy continuations of it. The two forms differ more from each other than from float32, because any change
+code, and greedy continuations of it. The two caches differ more from each other than from float32, because any change
 tips roundings of 8-bit activations over.
 """
 
@@ -19,7 +19,7 @@ from localdflash.base.machine.cores import physical_cores
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.lab import result_file
-from localdflash.lab.scripts.cpu_quality import MAX_FILE_TOKENS, ROWS, Difference, decoded, held_out, of_engine
+from localdflash.lab.scripts import cpu_quality
 from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights import gguf
@@ -30,20 +30,20 @@ PROMPTS, PROMPT, CONTINUED = 30, 200, 120  # continuations, tokens of a prompt a
 
 @torch.inference_mode()
 def measure(name: str, files: int | None, threads: int) -> dict[str, Any]:
-    """Compare both formats with float32 and with each other, on a pair of the registry."""
+    """Compare both KV formats with float32 and with each other, on a pair of the registry."""
     path = local_files(load_registry().resolve(name)).target
     context = decoder_config(gguf.read_header(path)).context_length
-    sequences = [ids[: context - ROWS] for ids in held_out(Tokenizer.load(path), files)]
+    sequences = [ids[: context - cpu_quality.ROWS] for ids in cpu_quality.held_out(Tokenizer.load(path), files)]
     reference = load_decoder(path)
     with (
-        of_engine(path, MAX_FILE_TOKENS, threads, "f16") as halves,
-        of_engine(path, MAX_FILE_TOKENS, threads, "int8") as codes,
+        cpu_quality.open_cpu_pair(path, cpu_quality.MAX_FILE_TOKENS, threads, "f16") as halves,
+        cpu_quality.open_cpu_pair(path, cpu_quality.MAX_FILE_TOKENS, threads, "int8") as codes,
     ):
-        both = {"f16": (halves.target, Difference()), "int8": (codes.target, Difference())}
-        apart = Difference()
+        both = {"f16": (halves.target, cpu_quality.Difference()), "int8": (codes.target, cpu_quality.Difference())}
+        apart = cpu_quality.Difference()
         for ids in sequences:
             hidden, _ = reference(torch.tensor([ids]), torch.arange(len(ids)), causal)
-            steps = zip(*(decoded(target, ids) for target, _ in both.values()), strict=True)
+            steps = zip(*(cpu_quality.decode_logits(target, ids) for target, _ in both.values()), strict=True)
             for rows in steps:
                 at, following = rows[0][0], ids[rows[0][0].start + 1 : rows[0][0].stop + 1]
                 exact = reference.logits(hidden[:, at])[0]

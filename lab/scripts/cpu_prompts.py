@@ -31,7 +31,7 @@ from localdflash.models.weights.ggml_types import GGMLType
 BATCH, PASS = 2048, 512
 SECONDS, MIN_ROUNDS = 20.0, 2  # minimum duration and rounds
 
-Read = Callable[[int], None]  # a prompt of so many tokens
+Read = Callable[[int], None]  # reads a prompt of this many tokens
 
 
 @contextmanager
@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--types", default="Q8_0,Q4_K")
     parser.add_argument("--lengths", default="128,1024,4096")
     parser.add_argument("--seconds", type=float, default=SECONDS)
-    parser.add_argument("--rounds", type=int, default=MIN_ROUNDS, help="at least")
+    parser.add_argument("--rounds", type=int, default=MIN_ROUNDS, help="minimum number of rounds")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()

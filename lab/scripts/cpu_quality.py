@@ -1,8 +1,8 @@
 """Quality of 8-bit activations: the CPU engine and llama.cpp against float32 on the same weights.
 
 `PYTHONPATH=. python -P lab/scripts/cpu_quality.py --json bench/results/cpu-quality.json --threads 2`. The reference is
-the torch decoder, one block in memory at a time. Held-out code goes through the embedded pair. Random tokens go through
-random models of real shapes, which checks the code and says little of quality.
+the torch decoder, one layer in memory at a time. Held-out code goes through the embedded pair. Random tokens go through
+random models of real shapes, which checks the code but says little about quality.
 """
 
 import argparse
@@ -40,16 +40,16 @@ from localdflash.models.weights import gguf
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.text.tokenizer import Tokenizer
 
-MAX_FILE_TOKENS = 1000  # tokens of a file
+MAX_FILE_TOKENS = 1000
 RANDOM_TOKENS = 192
-ROWS = 32  # of a forward
+ROWS = 32  # positions per forward pass
 TYPES = {"Q8_0": GGMLType.Q8_0, "Q4_0": GGMLType.Q4_0, "Q4_K_M": GGMLType.Q4_K}
 Say = Callable[[str], None]
 Floats = NDArray[np.float32]
 
 
 class Reference:
-    """Float32 logits of token sequences, computed for all of them block by block."""
+    """Float32 logits of token sequences, computed layer by layer for all sequences."""
 
     @torch.inference_mode()
     def __init__(self, path: Path, sequences: Sequence[Sequence[int]]) -> None:
@@ -85,7 +85,7 @@ class Reference:
         return torch.nn.functional.linear(self._hidden[sequence][rows], self._head)
 
 
-def decoded(target: Target, ids: Sequence[int]) -> Iterator[tuple[slice, Floats]]:
+def decode_logits(target: Target, ids: Sequence[int]) -> Iterator[tuple[slice, Floats]]:
     """Yield a target's logits of a whole sequence, some positions at a time: [rows, V]."""
     target.crop(0)
     for start in range(0, len(ids), ROWS):
@@ -96,7 +96,7 @@ def decoded(target: Target, ids: Sequence[int]) -> Iterator[tuple[slice, Floats]
 
 
 class Difference:
-    """Sums over positions of the distance of a target's distributions from the reference's."""
+    """Sums, over positions, of the differences between a target's and the reference's distributions."""
 
     def __init__(self) -> None:
         self.positions = self.predicted = self.agree = 0
@@ -138,7 +138,7 @@ def compare(target: Target, reference: Reference, sequences: Sequence[Sequence[i
     """Compare a target with the reference over whole sequences."""
     total = Difference()
     for number, ids in enumerate(sequences):
-        for rows, logits in decoded(target, ids):
+        for rows, logits in decode_logits(target, ids):
             following = ids[rows.start + 1 : rows.stop + 1]
             total.add(reference.logits(number, rows), torch.from_numpy(logits.copy()), following)
     return total.report()
@@ -148,7 +148,7 @@ def targets(path: Path, context: int, threads: int) -> Iterator[tuple[str, Any]]
     """Yield the CPU engine, then llama.cpp, one in memory at a time."""
     from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 
-    with of_engine(path, context, threads, "f16") as ours:
+    with open_cpu_pair(path, context, threads, "f16") as ours:
         yield "cpu", ours.target
     with closing(LlamaCppTarget(path, context, threads)) as target:
         yield "llama.cpp", target
@@ -169,7 +169,7 @@ def held_out(tokenizer: Tokenizer, files: int | None) -> list[list[int]]:
     return [tokenizer.encode(source.read_text(encoding="ascii"))[:MAX_FILE_TOKENS] for source in sources]
 
 
-def of_pair(files: int | None, threads: int, say: Say) -> dict[str, Any]:
+def measure_embedded(files: int | None, threads: int, say: Say) -> dict[str, Any]:
     """Measure the embedded pair on held-out code."""
     path = local_files(load_registry().resolve("embedded")).target
     sequences = held_out(Tokenizer.load(path), files)
@@ -179,7 +179,7 @@ def of_pair(files: int | None, threads: int, say: Say) -> dict[str, Any]:
 
 
 @contextmanager
-def of_engine(path: Path, context: int, threads: int, kv: str) -> Iterator[HostPair]:
+def open_cpu_pair(path: Path, context: int, threads: int, kv: str) -> Iterator[HostPair]:
     """Yield a target on the CPU engine, without drafts."""
     from localdflash.loading.backends import load_on
 
@@ -189,7 +189,7 @@ def of_engine(path: Path, context: int, threads: int, kv: str) -> Iterator[HostP
         yield ours.host
 
 
-def of_shape(config: DecoderConfig, name: str, kind: str, folder: Path, threads: int, say: Say) -> dict[str, Any]:
+def measure_shape(config: DecoderConfig, name: str, kind: str, folder: Path, threads: int, say: Say) -> dict[str, Any]:
     """Measure a random model on random tokens."""
     path = folder / f"{name}-{kind}.gguf"
     synthetic.write_target(path, config, path.stem, TYPES[kind])
@@ -201,16 +201,16 @@ def of_shape(config: DecoderConfig, name: str, kind: str, folder: Path, threads:
 
 
 def run(shapes: Sequence[str], files: int | None, layers: int, threads: int, say: Say) -> dict[str, Any]:
-    """Measure everything; `layers` limits the blocks of a random model, 0 for all."""
+    """Measure everything; `layers` limits the layers of a random model, 0 for all."""
     torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory(prefix="localdflash-quality-") as folder:
-        os.environ[HOME_VARIABLE] = folder  # packed random weights are not to be kept
-        embedded = of_pair(files, threads, say)
+        os.environ[HOME_VARIABLE] = folder  # the packed random weights must not be kept
+        embedded = measure_embedded(files, threads, say)
         random: dict[str, dict[str, Any]] = {}
         for name in shapes:
             config = synthetic.SHAPES[name]
             config = replace(config, num_hidden_layers=min(config.num_hidden_layers, layers or 1000))
-            random[name] = {kind: of_shape(config, name, kind, Path(folder), threads, say) for kind in TYPES}
+            random[name] = {kind: measure_shape(config, name, kind, Path(folder), threads, say) for kind in TYPES}
     return {"threads": threads, "layers_at_most": layers, "embedded": embedded, "random": random}
 
 
@@ -221,7 +221,7 @@ def main() -> int:
     parser.add_argument(
         "--shape", action="append", choices=list(synthetic.SHAPES), help="only this random model; repeatable"
     )
-    parser.add_argument("--layers", type=int, default=0, help="blocks of a random model at most")
+    parser.add_argument("--layers", type=int, default=0, help="layers of a random model at most")
     parser.add_argument("--files", type=int, help="held-out files")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

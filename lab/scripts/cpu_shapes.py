@@ -1,9 +1,9 @@
 """Cost of a verify step by batch width on this CPU: our engine and llama.cpp on random models of real shapes.
 
 `PYTHONPATH=. python -P lab/scripts/cpu_shapes.py [--threads 2] [--shapes 0.6B,1.7B] [--types Q8_0,Q4_0] [--drafters
-Q8_0] [--json FILE]`. The fastest of interleaved repeats counts; V(M) is relative to the same engine's single-token
-step. Drafters have five blocks and 16 slots, with the whole and with a short vocabulary. Needs memory for twice the
-model.
+Q8_0] [--json FILE]`. The fastest of interleaved repeats counts. V(M) is the cost of a verify batch of M tokens in
+single-token steps of the same engine. Drafters have five layers, blocks of 16 tokens, and the whole or a short
+vocabulary. Needs memory for twice the model.
 """
 
 import argparse
@@ -37,7 +37,7 @@ WIDTHS = (1, 2, 4, 8, 16, 32)
 CONTEXT, CACHED = 512, 64  # capacity of the KV cache, and cached tokens
 SHORT, ACCEPTED = 16_384, 4  # tokens of the short vocabulary, and committed tokens per step
 SECONDS = 20.0  # minimum duration of the repeats
-WITH_A_SECOND_ROW = DecodeMode(ONE_PATH, tuple(range(2, MAX_WIDTH + 1)))
+PADDED = DecodeMode(ONE_PATH, tuple(range(2, MAX_WIDTH + 1)))  # a single token is padded to a batch of two
 
 
 def forward_ms(target: Target, rows: int) -> float:
@@ -111,10 +111,10 @@ def run(folder: Path, shape: str, kind: str, drafters: Sequence[str], threads: i
         pool = ThreadPool(threads, physical_cores())
         stack.callback(pool.close)
         ours = CpuTarget(open_target(path), pool, CONTEXT, synthetic.TAPS[config])
-        theirs = stack.enter_context(closing(LlamaCppTarget(path, CONTEXT, threads, mode=WITH_A_SECOND_ROW)))
+        theirs = stack.enter_context(closing(LlamaCppTarget(path, CONTEXT, threads, mode=PADDED)))
         made = {
-            f"{its}{f', {short} tokens' if short else ''}": _drafter(folder, shape, its, short, ours)
-            for its in drafters
+            f"{drafter_kind}{f', {short} tokens' if short else ''}": _drafter(folder, shape, drafter_kind, short, ours)
+            for drafter_kind in drafters
             for short in (0, SHORT)
         }
         return report(*measure({"cpu": ours, "llama.cpp": theirs}, made, seconds))

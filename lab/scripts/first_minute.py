@@ -86,7 +86,7 @@ def _messages(home: Path) -> list[Message]:
 def completion(program: Path, folder: Path) -> Facts:
     """Open a file in Neovim, type the start of a line and accept the suggestion; return the times and the text."""
     began = time.perf_counter()
-    with nvim_scene.scene(fetch.fetched("neovim"), folder, cmd=[str(program), "lsp"]) as scene:
+    with nvim_scene.scene(fetch.fetch_program("neovim"), folder, cmd=[str(program), "lsp"]) as scene:
         scene.open("prices.py", f"{nvim_scene.PRICES}{BODY}\n\n")
         editor = scene.editor
         opened = _since(began)

@@ -1,8 +1,8 @@
 """Measure the latency that the language server adds to an answer, by file size, with an engine that answers at once.
 
-`PYTHONPATH=. python -P lab/scripts/lsp_latency.py [--json FILE]` types keys into the middle of a file. `fresh`: every
-key needs a new answer from the engine. `along`: every key agrees with the suggestion. Times are milliseconds seen by
-this process, including pipe and JSON.
+`PYTHONPATH=. python -P lab/scripts/lsp_latency.py [--json FILE]` types keys into the middle of a file. In the results,
+`fresh` has the times of keys that each need a new answer from the engine, `along` those of keys that agree with the
+suggestion. Times are milliseconds seen by this process, including pipe and JSON.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from localdflash.lab.bench.spread import spread
 from localdflash.lab.scripts.support import bench_daemon, instant_engine
 
 LSP = [sys.executable, "-P", "-c", bench_daemon.PROGRAM, "lsp"]
-KEYS = 200
+KEYS, WARMUP_KEYS = 200, 10  # keys that are typed; the first ones are not timed
 SIZES = (200, 2_000, 20_000)
 LINE = "    total = total + weights[{0}] * values[{0}]  # term {0} of the sum\n"
 
@@ -48,7 +48,7 @@ async def _measure(lines: int) -> dict[str, Any]:
 
 
 async def _type(half: str, text: str, *, fresh: bool) -> dict[str, float]:
-    """Type `text` between two copies of `half` and time the answers; `fresh`: edit another line after each key."""
+    """Type the start of `text` between two copies of `half`, time the answers; `fresh`: edit a line after each key."""
     server = await LanguageServer.start(LSP, str(Path.cwd()), lambda method, params: None)
     await server.request_and_wait(
         "initialize", {"processId": os.getpid(), "rootUri": None, "capabilities": _CAPABILITIES}
@@ -72,14 +72,14 @@ async def _type(half: str, text: str, *, fresh: bool) -> dict[str, float]:
             line += 1
         await asyncio.sleep(0.01)
     await server.stop()
-    return {**spread(times[10:]), "answered": answered}
+    return {**spread(times[WARMUP_KEYS:]), "answered": answered}
 
 
 def _change(server: LanguageServer, uri: str, start: Any, end: Any, text: str) -> None:
     _change.version += 1  # type: ignore[attr-defined]
     change = {"range": {"start": start, "end": end}, "text": text}
-    about = {"uri": uri, "version": _change.version}  # type: ignore[attr-defined]
-    server.notify("textDocument/didChange", {"textDocument": about, "contentChanges": [change]})
+    document = {"uri": uri, "version": _change.version}  # type: ignore[attr-defined]
+    server.notify("textDocument/didChange", {"textDocument": document, "contentChanges": [change]})
 
 
 _change.version = 0  # type: ignore[attr-defined]
@@ -87,8 +87,8 @@ _change.version = 0  # type: ignore[attr-defined]
 
 async def _ask(server: LanguageServer, uri: str, line: int, column: int) -> Any:
     position = {"line": line, "character": column}
-    about = {"textDocument": {"uri": uri}, "position": position, "context": {"triggerKind": 2}}
-    return await server.request_and_wait("textDocument/inlineCompletion", about)
+    params = {"textDocument": {"uri": uri}, "position": position, "context": {"triggerKind": 2}}
+    return await server.request_and_wait("textDocument/inlineCompletion", params)
 
 
 _CAPABILITIES = {

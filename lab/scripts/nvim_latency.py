@@ -109,7 +109,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True)
     given = parser.parse_args()
-    nvim = fetch.fetched("neovim")
+    nvim = fetch.fetch_program("neovim")
     times = {
         "asked_for": measure(nvim, type_disagreeing),
         "served": measure_served(nvim),

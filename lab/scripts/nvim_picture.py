@@ -1,7 +1,7 @@
 """A picture, neovim.svg: Neovim with the plugin and `localdflash lsp`, in which smollm2-135m-code completes.
 
 `PYTHONPATH=. python -P lab/scripts/nvim_picture.py FILE.svg` types the head of a function into a file and saves the
-screen as soon as a suggestion is shown: it is what the model wrote, and the status line is the plugin's own.
+screen as soon as a suggestion is shown. The suggestion is the model's, the status line the plugin's.
 """
 
 import argparse
@@ -16,14 +16,14 @@ PROGRAM = Path(sys.executable).with_name("localdflash")
 PAIR = "smollm2-135m-code"
 TYPED = "def cheapest(items: list[Item]) -> Item:"
 BODY = "    return sum(item.price for item in items)\n"
-SECONDS = 60  # until the model is loaded
+SECONDS = 60  # limit of the wait for a suggestion, which includes loading the model
 
 
 def picture(file: Path) -> str:
     """Save the picture; return the suggestion."""
     with tempfile.TemporaryDirectory() as folder:
         command = [str(PROGRAM), "lsp", "--pair", PAIR]
-        with nvim_scene.scene(fetch.fetched("neovim"), Path(folder), setup=nvim_scene.LOOK, cmd=command) as scene:
+        with nvim_scene.scene(fetch.fetch_program("neovim"), Path(folder), setup=nvim_scene.LOOK, cmd=command) as scene:
             editor = scene.editor
             scene.open("prices.py", f"{nvim_scene.PRICES}{BODY}\n\n")
             editor.command("set filetype=python | syntax on")

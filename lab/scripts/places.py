@@ -4,14 +4,14 @@
 [--context SOURCES] [--from-line N] [--json FILE]`
 
 FOLDER is the folder given to `train adapter`; its held-out packages are used. What is missing is the rest of a line
-(60 %), a whole line (20 %) or a part of a line (20 %). `--manual` asks as a user's key does, without limits of
-confidence. `--enter`: whole lines of code are missing, and the line above was typed before, up to Enter and the
-indentation that an editor adds. `--context own,other`: the prompt has far code of the file itself, or
-code of the other files of its package; `--from-line`: positions are this far down. The suggestion is
+(60 %), a whole line (20 %) or a part of a line (20 %). `--manual` requests a suggestion as a user's key does, without
+confidence limits. `--enter`: whole lines of code are missing, and the line above was just typed, up to Enter and the
+indentation that an editor adds. `--context own,other`: the prompt has distant code of the file itself, or code of
+other files of its package; `--from-line`: positions are this far down. The suggestion is
 
 * whole: all that was missing, or more; part: it begins with the right word;
-* wrong: anything else; silent: nothing, or too unsure to show unasked;
-* misindented: blanks stand before its first code; counted besides the verdict, as are the next two;
+* wrong: anything else; silent: nothing, or too unsure to be shown automatically;
+* misindented: it begins with blanks; counted in addition to the verdict, as are the next two;
 * open: the file no longer parses because the suggestion leaves a bracket or quote open; broken: for another reason.
 """
 
@@ -123,7 +123,7 @@ class PackageContext:
 def choose_positions(
     folder: Path, count: int, seed: int, from_line: int = 0, *, after_enter: bool = False
 ) -> list[CursorPosition]:
-    """Choose `count` positions; every run with a seed chooses the same ones."""
+    """Choose `count` positions; all runs with the same seed choose the same positions."""
     rng, texts = random.Random(seed), dict[str, list[tuple[str, str]]]()
     for archive in fetch_archives(folder):
         if not archive.held_out:
@@ -133,7 +133,7 @@ def choose_positions(
             if language in SHARES and text.count("\n") >= from_line + 20 and parses(language, text):
                 texts.setdefault(language, []).append((f"{archive.path.name}/{name}", text))
     return [
-        (entered if after_enter else choose_position)(
+        (choose_after_enter if after_enter else choose_position)(
             *rng.choices(files, [len(text) for _, text in files])[0], language, rng, from_line
         )
         for language, share in SHARES.items()
@@ -159,8 +159,8 @@ def choose_position(name: str, text: str, language: str, rng: random.Random, fro
     return CursorPosition(name, language, kind, text[: at + start], line[start:end], text[at + max(start, end) :])
 
 
-def entered(name: str, text: str, language: str, rng: random.Random, from_line: int) -> CursorPosition:
-    """Choose a line of code that an editor's automatic indentation fits, behind the line typed above it."""
+def choose_after_enter(name: str, text: str, language: str, rng: random.Random, from_line: int) -> CursorPosition:
+    """Choose a line of code whose indentation an editor would add after the line above."""
     lines, tree = text.split("\n"), syntax.parse(language, text)
     assert tree
     indents = [len(line) - len(line.lstrip()) for line in lines]
@@ -215,7 +215,7 @@ def tally(positions: list[CursorPosition], texts: list[ShownText]) -> dict[str, 
         "misindented": sum(shown.text[:1] in (" ", "\t") and position.kind == "enter" for position, shown in pairs),
         **{name: fault_counts[name] for name in ("open", "broken")},
         "first_text_ms": spread([shown.ms for shown in texts if shown.text]),
-        "places": [  # without the source text, which is other people's
+        "places": [  # without the source text, for copyright
             {"name": position.name, "kind": position.kind, "verdict": verdict, "fault": fault}
             for position, verdict, fault in zip(positions, verdicts, faults, strict=True)
         ],

@@ -1,8 +1,8 @@
-"""Identity of llama.cpp's draft rows with single-token decoding, bit for bit, and its cost, for each weight type.
+"""Check that llama.cpp's verify batches give the logits of single-token decoding bit for bit, by weight type.
 
 `PYTHONPATH=. python -P lab/scripts/row_identity.py --json bench/results/rows.json --threads 1`. The embedded target and
-a random mixture are quantized to each type and certified. Ten prompts of the bench continue for 200 tokens: one by one,
-and in drafts of 1 to 32 rows. `--device gpu` uses a GPU of llama.cpp; a slow one needs fewer `--prompts`, `--tokens`.
+a random mixture of experts are quantized to each type and certified. Ten prompts of the bench continue for 200 tokens:
+one by one, and in batches of 1 to 32. `--device gpu` uses a GPU of llama.cpp; a slow GPU needs fewer `--prompts`.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def decode_single_tokens(
     return tokens, rows
 
 
-def differing(target: LlamaCppTarget, prompt: Sequence[int], count: int, first: int) -> tuple[int, int, set[int]]:
+def compare_rows(target: LlamaCppTarget, prompt: Sequence[int], count: int, first: int) -> tuple[int, int, set[int]]:
     """Return the draft rows that differ from single-token decoding, all draft rows, and the widths drafted."""
     tokens, rows = decode_single_tokens(target, prompt, count)
     fill(target, prompt[:-1])
@@ -75,13 +75,13 @@ def differing(target: LlamaCppTarget, prompt: Sequence[int], count: int, first: 
         wrong += sum(not np.array_equal(logits[row], rows[done + row]) for row in range(drafted))
         compared += drafted
         widths.add(drafted)
-        target.keep(committed := max(1, drafted // 2))  # as where half of a draft is right
+        target.keep(committed := max(1, drafted // 2))  # as if half of the draft had been accepted
         done += committed
         width = width % MAX_WIDTH + 1
     return wrong, compared, widths
 
 
-def measured(path: Path, arguments: argparse.Namespace, say: Callable[[str], object]) -> dict[str, Any]:
+def measure_file(path: Path, arguments: argparse.Namespace, say: Callable[[str], object]) -> dict[str, Any]:
     """Return the mode of a file, its cost, and the number of differing rows."""
     placement, candidates = PROCESSOR, ON_PROCESSOR
     if arguments.device != "cpu":
@@ -101,7 +101,7 @@ def measured(path: Path, arguments: argparse.Namespace, say: Callable[[str], obj
     ids = prompts(arguments.prompts)
     with closing(LlamaCppTarget(path, 512, arguments.threads, mode=chosen.mode, placement=placement)) as target:
         for number, prompt in enumerate(ids):
-            differ, count, drafted_widths = differing(target, prompt, arguments.tokens, number * 3 % MAX_WIDTH + 1)
+            differ, count, drafted_widths = compare_rows(target, prompt, arguments.tokens, number * 3 % MAX_WIDTH + 1)
             wrong, rows, widths = wrong + differ, rows + count, widths | drafted_widths
             say(f"{path.name} {number + 1}/{len(ids)}: {wrong} of {rows} rows differ")
     return {
@@ -144,7 +144,7 @@ def main() -> None:
         for name in arguments.types.split(","):
             source = mixture if name.startswith("mixture") else EMBEDDED
             path = quantize(source, Path(folder) / f"{name.replace(' ', '-')}.gguf", name.split()[-1])
-            result_file.write(arguments.json, {"on": where} | measured(path, arguments, print), name)
+            result_file.write(arguments.json, {"on": where} | measure_file(path, arguments, print), name)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Many clients on one engine, most of them badly behaved: `python -P lab/scripts/soak.py --requests 10000 --json FILE`.
+"""Test one daemon with many unreliable clients: `python -P lab/scripts/soak.py --requests 10000 --json FILE`.
 
-Client processes ask, hang up in the middle and are killed with SIGKILL; every answer that was read to its end is
-compared with what the same request gives in this process without a daemon, and a part of one with its beginning. The
-daemon runs in a folder of its own.
+Client processes send requests, disconnect mid-answer and are killed with SIGKILL. Complete answers must equal those
+that this process generates for the same requests without a daemon; partial answers must be their beginnings. The
+daemon has its own folder.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def offline(bodies: list[dict[str, Any]], threads: int) -> list[str]:
 
 
 def worker(tasks: Path, seed: int) -> None:
-    """Run a client process: one line on stdout for each request, until somebody kills it."""
+    """Run a client process, which prints one line for each request, until it is killed."""
     bodies, answers = json.loads(tasks.read_text())
     for number in range(THREADS):
         threading.Thread(target=_ask_forever, args=(bodies, answers, seed * THREADS + number)).start()
@@ -164,7 +164,7 @@ def soak(count: int, threads: int) -> dict[str, Any]:
         clients.end()
         took = time.perf_counter() - began
         alive = [_ask(client, *pair, random.Random(0)) for pair in zip(bodies[:20], answers[:20], strict=True)]
-        about = client.get("/ps")
+        status = client.get("/ps")
         stop(client)
     quarter = len(resident) // 4
     early, late = median(resident[quarter : 2 * quarter]), median(resident[-quarter:])
@@ -173,7 +173,7 @@ def soak(count: int, threads: int) -> dict[str, Any]:
         "seconds": round(took, 1),
         "outcomes": dict(clients.outcomes),
         "requests": clients.outcomes.total(),
-        "requests_seen_by_engine": about["requests"],
+        "requests_seen_by_engine": status["requests"],
         "clients_killed": clients.killed,
         "resident_mb": {"second_quarter": round(early / 1e6, 1), "last_quarter": round(late / 1e6, 1)},
         "growth": round(late / early - 1, 4),
@@ -182,18 +182,18 @@ def soak(count: int, threads: int) -> dict[str, Any]:
 
 
 def _watch(clients: Clients, count: int, process: psutil.Process) -> Iterator[int]:
-    """Record the daemon's resident bytes, second by second, until `count` requests were answered."""
+    """Yield the daemon's resident bytes every second until `count` requests were answered; kill a client each time."""
     chosen = random.Random(1)
     while clients.outcomes.total() < count:
         time.sleep(KILL_EVERY)
         clients.kill_one(chosen)
         yield process.memory_info().rss
-        said = f"{clients.outcomes.total()} of {count}: {dict(clients.outcomes)}"
-        print(f"\r{said}", end="", file=sys.stderr, flush=True)
+        progress = f"{clients.outcomes.total()} of {count}: {dict(clients.outcomes)}"
+        print(f"\r{progress}", end="", file=sys.stderr, flush=True)
 
 
 def main() -> int:
-    """Run as the one that starts clients, or as one of them."""
+    """Run the test, or with --worker one of its client processes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--threads", type=int, default=2)

@@ -76,7 +76,7 @@ def warm_chat(typed: int = 0) -> dict[str, float]:
     messages: list[dict[str, str]] = []
     turns: list[tuple[float, float, float]] = []
     for turn in range(ROUNDS + 1):
-        number = turn + (1 if typed else 101)  # so that the two chats share no cached prefix
+        number = turn + (1 if typed else 101)  # other numbers in each chat, so that no cached prefix is shared
         question = {"role": "user", "content": f"{number}. {QUESTION}"}
         if typed:
             draft = {**question, "content": question["content"][:typed]}
@@ -109,7 +109,7 @@ def warm_completions(threads: int) -> list[float]:
 def main() -> int:
     """Measure and write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pair", default="embedded", help="of the chat")
+    parser.add_argument("--pair", default="embedded", help="chat pair")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path, required=True)
     args = parser.parse_args()

@@ -1,7 +1,7 @@
 """GGUF files of random weights in the shape and the types of a real pair, to measure speed. Needs numpy only.
 
 Types are those of llama.cpp's Q4_K_M, Q4_0 or Q8_0 files. Scales keep activations in the range of float16. Blocks come
-from a pool of random ones, so that writing takes no longer than the disk needs.
+from a pool of random blocks, so that writing takes no longer than the disk needs.
 """
 
 import struct
@@ -52,9 +52,9 @@ TINY_DRAFTER = DFlashConfig(replace(TINY, num_hidden_layers=2), 16, 511, (1, 3, 
 
 ALIGNMENT = 32
 POOL = 1 << 16  # random blocks of a type
-STD = 0.02  # of weights
-# Where the float16 scales are in a block, and the size that makes random codes and sub-scales weights of STD. The
-# second one of Q4_1 is what it adds and of Q4_K that of the minimums: they make the mean zero, a code's being 7.5.
+STD = 0.02  # standard deviation of weights
+# Offset of each float16 scale in a block, and the value that gives the weights a standard deviation of STD. The second
+# scale (Q4_1's minimum, Q4_K's scale of the minimums) makes their mean zero, since the mean random code is 7.5.
 SCALES: dict[GGMLType, dict[int, float]] = {
     GGMLType.Q4_0: {0: STD / 4.64},
     GGMLType.Q4_1: {0: STD / 4.61, 2: -7.5 * STD / 4.61},
@@ -62,14 +62,14 @@ SCALES: dict[GGMLType, dict[int, float]] = {
     GGMLType.Q6_K: {208: STD / 1365},
     GGMLType.Q8_0: {0: STD / 74},
 }
-# What `general.file_type` says, and the type of the head, as llama.cpp chooses it.
+# Value of `general.file_type`, and the type of the LM head, as llama.cpp chooses them.
 FILE_TYPES = {GGMLType.Q4_0: 2, GGMLType.Q4_1: 3, GGMLType.Q8_0: 7, GGMLType.Q4_K: 15}
 HEADS = dict.fromkeys((GGMLType.Q4_0, GGMLType.Q4_1, GGMLType.Q4_K), GGMLType.Q6_K) | {GGMLType.Q8_0: GGMLType.Q8_0}
 U32, F32, BOOL, STRING, ARRAY, I32 = 4, 6, 7, 8, 9, 5  # types of metadata values
 
 
 def published_drafter(target: DecoderConfig, short: int) -> DFlashConfig:
-    """Return a drafter in the published shape for such targets: five blocks, 16 slots; `short` tokens, 0 for all."""
+    """Return a target's drafter in the published shape: five layers, blocks of 16; `short`: tokens, 0 for all."""
     spread = range(0, target.vocab_size, target.vocab_size // short) if short else range(0)
     decoder = replace(target, num_hidden_layers=5)
     return DFlashConfig(decoder, 16, target.vocab_size - 1, TAPS[target], short=tuple(spread)[:short])
@@ -134,7 +134,7 @@ def _layers(config: DecoderConfig, kind: GGMLType, fine: GGMLType) -> Iterator[T
     q, kv = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
     for layer in range(c.num_hidden_layers):
         mixed = fine if more_bits(layer, c.num_hidden_layers) else kind
-        for name, shape, its in (
+        for name, shape, tensor_kind in (
             ("attn_norm", (c.hidden_size,), GGMLType.F32),
             ("attn_q", (q, c.hidden_size), kind),
             ("attn_k", (kv, c.hidden_size), kind),
@@ -147,7 +147,7 @@ def _layers(config: DecoderConfig, kind: GGMLType, fine: GGMLType) -> Iterator[T
             ("ffn_up", (c.intermediate_size, c.hidden_size), kind),
             ("ffn_down", (c.hidden_size, c.intermediate_size), mixed),
         ):
-            yield Tensor(f"blk.{layer}.{name}.weight", shape, its)
+            yield Tensor(f"blk.{layer}.{name}.weight", shape, tensor_kind)
 
 
 def _metadata(prefix: str, name: str, config: DecoderConfig, file_type: int) -> list[bytes]:

@@ -325,7 +325,7 @@ def markdown(rows: Iterator[Row]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *rest))
 
 
-def rendered(text: str) -> str:
+def render_tables(text: str) -> str:
     """Return a page with its tables rendered again."""
     return PLACE.sub(lambda found: found[1] + markdown(TABLES[found[2]]()) + found[3], text)
 
@@ -338,7 +338,7 @@ def main() -> int:
     stale = 0
     for page in PAGES:
         old = (ROOT / page).read_text("utf-8")
-        if (new := rendered(old)) != old:
+        if (new := render_tables(old)) != old:
             stale += 1
             print(page)
             if not check:

@@ -44,7 +44,7 @@ def main() -> None:
     given = parser.parse_args()
     found = tools()
     if found is None:
-        parser.error("VS Code is not here: run lab/scripts/editors/fetch_vscode.py")
+        parser.error("VS Code is missing; run lab/scripts/editors/fetch_vscode.py")
     code = [f"{NAMES[number % 10]}_{number} = measure({number}, unit='ms')" for number in range(given.lines + 1)]
     load = os.getloadavg()[0]
     extension = next((ROOT / "editors" / "vscode").glob("*.vsix"))

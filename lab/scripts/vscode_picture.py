@@ -1,8 +1,8 @@
 """A picture, vscode.png: VS Code (code-server) with the extension, in which smollm2-135m-code completes.
 
 `PYTHONPATH=. python -P lab/scripts/vscode_picture.py FILE.png` types the head of a function into a file and takes a
-picture of the window as soon as a suggestion is shown: it is what the model wrote. `make editors vsix` fetches and
-builds what it needs.
+picture of the window as soon as a suggestion of the model is shown. `make editors vsix` downloads and builds the
+programs that the script needs.
 """
 
 import argparse
@@ -25,7 +25,7 @@ def picture(file: Path) -> str:
     """Save the picture; return the suggestion."""
     tools = fetch_vscode.tools()
     if tools is None or not EXTENSION.is_file():
-        sys.exit("VS Code or the extension is not here: make editors vsix")
+        sys.exit("VS Code or the extension is missing; run `make editors vsix`")
     with tempfile.TemporaryDirectory() as top, studio(tools, EXTENSION) as code:
         lend_models(code.home, PAIR)
         folder = Path(top) / "project"

@@ -26,7 +26,7 @@ LOWEST_EFFORT = "low"  # `reasoning_effort` for templates that cannot switch thi
 
 @dataclass(frozen=True)
 class ThoughtMarkers:
-    """Markers around thoughts, a label after the opening one, and the template's text `before` and `after` thoughts."""
+    """Markers around thoughts, the label after the opening marker, and a template's text `before` and `after` them."""
 
     opening: str
     closing: str
@@ -36,7 +36,7 @@ class ThoughtMarkers:
 
 
 class MarkedText:
-    """`TextDecoder` of an answer after its beginning `begun`; `thinking`: the prompt ends inside thoughts."""
+    """`TextDecoder` of an answer that continues `begun`; `thinking`: the prompt ends inside thoughts."""
 
     def __init__(self, tokenizer: Tokenizer, markers: ThoughtMarkers, begun: str, *, thinking: bool) -> None:
         self._detokenizer = Detokenizer(tokenizer)
@@ -97,7 +97,7 @@ class HarmonyText:
         self._has_text = bool(split_thoughts(begun)[1])  # whether the answer has text besides thoughts
         for part in _MARKER.split(header):
             self._push_marker(part) if part in self._marker_names.values() else self._push_text(part)
-        self._is_first = self._header is not None  # whether the next text is its message's first
+        self._is_first = self._header is not None  # whether the next text is the first of its message
 
     def push(self, ids: Iterable[int]) -> str:
         """See `TextDecoder`."""

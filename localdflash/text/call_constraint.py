@@ -61,7 +61,7 @@ class CallConstraint:
         else:
             mask = self._grammar.mask()
             ends = list(self._tokenizer.ends)
-            is_complete = bool(mask[ends].any())  # then the marker may come next
+            is_complete = bool(mask[ends].any())  # if so, the marker may come next
             mask[ends] = False
             if not is_complete:
                 return mask

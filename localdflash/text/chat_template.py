@@ -66,7 +66,7 @@ def encode_prompt(tokenizer: Tokenizer, prompt: Sequence[PromptStretch], enough:
 
 
 def encode_answer(tokenizer: Tokenizer, begun: Sequence[PromptStretch], enough: float = math.inf) -> list[int]:
-    """Return the ids of a partial answer, which follow those of the prompt; text after `enough` ids is left out.
+    """Return the ids of a partial answer, to append to the prompt's ids; text after `enough` ids is left out.
 
     Its stretches `from_user` are the model's own text, in which markers that decode to text (`<think>`) become ids.
     """

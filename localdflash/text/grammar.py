@@ -1,7 +1,7 @@
 """Constraints that restrict an answer's tokens, so that the answer is JSON of a schema or fits another grammar.
 
-No markers (see `tokenizer`) are allowed but end tokens where the text is complete. Terminals are greedy. Grammars come
-with requests, so their length, compilation and masks are limited; a request beyond a limit gets a UsageError.
+Of the markers (see `tokenizer`) only end tokens are allowed, where the text is complete. Terminals are greedy. Grammars
+come with requests, so their length, compilation and masks are limited; a request beyond a limit gets a UsageError.
 """
 
 import json
@@ -21,7 +21,7 @@ from localdflash.text.grammar_trial import LIMITS, TooMuchWork, compile_error
 from localdflash.text.sanitize import sanitize
 from localdflash.text.tokenizer import Tokenizer
 
-MAX_BYTES = 64 * 1024  # of a grammar or JSON schema
+MAX_BYTES = 64 * 1024  # longest grammar or JSON schema
 # Whitespace between JSON tokens: a space, or a line feed with indentation. Without a limit a model may indent forever.
 JSON_BLANKS = r" |\r?\n[ \t]{0,24}"
 MAX_FORCED_BYTES = 1024  # longest forced text to tokenise; more takes longer than a decode step

@@ -11,7 +11,7 @@ from threading import BoundedSemaphore
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-CPU_SECONDS, SECONDS, MEMORY_BYTES = 2, 10, 512 << 20
+CPU_SECONDS, SECONDS, MEMORY_BYTES = 2, 10, 512 << 20  # limits on a trial's CPU time, elapsed time and memory
 _process_slots = BoundedSemaphore(2)  # trials at the same time; further requests wait
 # A lexer state takes 1 to 2 KB. The other limits are llguidance's defaults, where a mask takes at most 20 ms or so.
 LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)

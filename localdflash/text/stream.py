@@ -11,7 +11,7 @@ from localdflash.text.tokenizer import Tokenizer
 # `Repetition` ends an answer after this many rounds of the same text that have at least this many characters.
 REPEAT_COUNT, MIN_REPEAT_CHARS = 4, 400
 MAX_PERIOD_CHARS = 1_000  # longest repeated text
-_PROBE_CHARS = 32  # the text's end, whose previous occurrence gives the period
+_PROBE_CHARS = 32  # length of the text's end whose previous occurrence gives the period
 
 
 class TextDecoder(Protocol):

@@ -64,7 +64,7 @@ def errors(tree: Tree) -> list[Node]:
 
 
 class Surroundings:
-    """Tree of the text around a cursor. Text inserted there is parsed incrementally, 20 times faster than all text."""
+    """Tree of the text around a cursor; parses text inserted at the cursor 20 times faster than a whole text."""
 
     def __init__(self, language: str, before: str, after: str) -> None:
         """Parse the text; `language` has to have a grammar."""

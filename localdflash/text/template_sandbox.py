@@ -1,6 +1,6 @@
 """Jinja environment for templates from model files: no escape, hang or exhausted memory.
 
-It is jinja2's immutable sandbox with only the filters and string methods that chat templates use, and a `RenderBudget`.
+This is jinja2's immutable sandbox with a `RenderBudget` and only the filters and string methods of chat templates.
 Operations that can multiply text (`"a" * n`, `replace`, `join`) are charged in advance.
 """
 
@@ -111,7 +111,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return value
 
     def charge_slice(self, value: Any) -> Any:
-        """Charge for `x[a:b]`, whose value this is; return the value."""
+        """Charge for the value of `x[a:b]`; return the value."""
         self._spend(_shallow_cost(value))
         return value
 

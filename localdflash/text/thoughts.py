@@ -16,7 +16,7 @@ def split_thoughts(text: str) -> tuple[str, str, bool]:
 
 
 class ThoughtSplit:
-    """Incremental splitter; `thinking`: the text continues thoughts; `begun`: it continues a part that has text."""
+    """Incremental splitter. `thinking`: the text continues thoughts; `begun`: it continues a non-empty part."""
 
     def __init__(self, *, thinking: bool = False, begun: bool = False) -> None:
         self.thinking = thinking

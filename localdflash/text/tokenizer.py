@@ -35,7 +35,7 @@ class Tokenizer:
         self._vocabulary = vocabulary
         self.vocab_size = vocabulary.size
         self._pieces: dict[tuple[int, bool], bytes] = {}
-        self.specials: Mapping[str, int] = {token.text: token.id for token in vocabulary.special_tokens}  # by spelling
+        self.specials: Mapping[str, int] = {token.text: token.id for token in vocabulary.special_tokens}
         template = self.chat_template() or ""
         markers = {token.text: token for token in vocabulary.special_tokens if _is_marker(token, template)}
         self._markers = {text: token.id for text, token in markers.items()}
@@ -55,8 +55,8 @@ class Tokenizer:
     def encode(self, text: str, *, continues: bool = False, enough: float = math.inf) -> list[int]:
         """Return the ids of user text: no BOS, no marker whatever the text spells; a lone surrogate counts as U+FFFD.
 
-        SentencePiece vocabularies put a space before text, unless the text `continues` other text. Text after the first
-        segment with which there are more than `enough` ids is left out.
+        SentencePiece vocabularies put a space before text, unless the text `continues` other text. Once there are more
+        than `enough` ids, the remaining segments are left out.
         """
         ids: list[int] = []
         for segment in _split_segments(_replace_surrogates(text)):

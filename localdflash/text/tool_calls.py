@@ -168,7 +168,7 @@ _MAX_GEMMA_DEPTH = 64
 _GEMMA_CALL = re.compile(r"\s*call:([\w.-]+)(\{.*\})\s*", re.DOTALL)
 
 
-def json_call(body: str, ended: bool) -> ParsedCall:
+def parse_json(body: str, ended: bool) -> ParsedCall:
     """Parse a call that is one JSON object; unless `ended`, the arguments lack their last closing braces."""
     if head := _JSON_HEAD.match(body):
         rest = body[head.end() :].rstrip()
@@ -176,13 +176,13 @@ def json_call(body: str, ended: bool) -> ParsedCall:
     if not ended:
         return None
     try:
-        value = json.loads(body)  # with other keys, or in another order
+        value = json.loads(body)  # the object has other keys, or another order
         return value["name"], json.dumps(value["arguments"], ensure_ascii=False)
     except (ValueError, RecursionError, KeyError, TypeError):
         return None
 
 
-def tags_call(body: str, ended: bool, tools: Schemas) -> ParsedCall:
+def parse_tags(body: str, ended: bool, tools: Schemas) -> ParsedCall:
     """Parse a call with tags around each parameter; unless `ended`, the JSON of the arguments lacks its end."""
     head = _TAGS_HEAD.match(body)
     if not head:
@@ -230,20 +230,20 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def harmony_call(body: str, _ended: bool) -> ParsedCall:
+def parse_harmony(body: str, _ended: bool) -> ParsedCall:
     """Parse a gpt-oss call, which is the header and the text of a message to a function."""
     head = _HARMONY_HEAD.match(body)
     return (head[1], body[head.end() :]) if head else None
 
 
-def gemma_call(body: str, ended: bool) -> ParsedCall:
+def parse_gemma(body: str, ended: bool) -> ParsedCall:
     """Parse a call in Gemma 4's notation; None until it has ended."""
     call = _GEMMA_CALL.fullmatch(body) if ended else None
-    value = read_gemma(call[2]) if call else None
+    value = parse_gemma_object(call[2]) if call else None
     return (call[1], json.dumps(value, ensure_ascii=False)) if call and value is not None else None
 
 
-def read_gemma(text: str) -> dict[str, Any] | None:
+def parse_gemma_object(text: str) -> dict[str, Any] | None:
     """Parse an object in Gemma 4's notation, JSON without quotes around keys; None if it is invalid."""
     try:
         value, end = _gemma_value(text, 0, -1)
@@ -318,14 +318,14 @@ def call_reader(tokenizer: Tokenizer, tools: Schemas) -> CallReader:
     """Return the reader of calls in this model's answers."""
     match syntax_of(tokenizer):
         case "harmony":
-            return MarkedCalls("<|start|>assistant", "", harmony_call)
+            return MarkedCalls("<|start|>assistant", "", parse_harmony)
         case "gemma":
-            return MarkedCalls("<|tool_call>", "<tool_call|>", gemma_call, lambda body: body.count(_QUOTE) % 2 == 1)
+            return MarkedCalls("<|tool_call>", "<tool_call|>", parse_gemma, lambda body: body.count(_QUOTE) % 2 == 1)
         case "whole":
             return WholeCalls(tools)
     return MarkedCalls(
         "<tool_call>",
         "</tool_call>",
-        lambda body, ended: tags_call(body, ended, tools) if _TAGS_HEAD.match(body) else json_call(body, ended),
+        lambda body, ended: parse_tags(body, ended, tools) if _TAGS_HEAD.match(body) else parse_json(body, ended),
         is_value_open,
     )

@@ -28,7 +28,7 @@ class Disguise:
     def __init__(self) -> None:
         self._unused = iter(code for plane in _PRIVATE_USE_PLANES for code in plane)
         self._stand_ins = _StandIns(self._assign_stand_in)
-        self._characters: dict[int, int] = {}  # by stand-in
+        self._characters: dict[int, int] = {}  # character of each stand-in
 
     def hide(self, text: str) -> "UserText":
         """Return the text disguised; UsageError if the conversation has over 131 068 different characters."""

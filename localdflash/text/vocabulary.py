@@ -21,7 +21,7 @@ class ModelVocabulary(Protocol):
     """Vocabulary of a model. Immutable and thread-safe; `bos_id` and `eos_id` are -1 if the model has no such token."""
 
     size: int  # number of token ids
-    special_tokens: Sequence[SpecialToken]  # by id
+    special_tokens: Sequence[SpecialToken]  # in the order of their ids
     end_ids: frozenset[int]  # tokens that end an answer
     bos_id: int
     eos_id: int

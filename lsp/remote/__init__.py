@@ -1,1 +1,1 @@
-"""Completions by a remote server, the one that `[server] url` names."""
+"""Completions by the remote server that the setting `[server] url` names."""

@@ -1,4 +1,4 @@
-"""Client of the remote server that the settings name, and detection of which of its models can infill, and how."""
+"""Client of the remote server that the settings name; it detects which model can infill, and in which format."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -46,16 +46,16 @@ class RemoteCompleter(CompletionClient):
 
     error_retry_seconds = RETRY_SECONDS  # the next request detects the server's features again
 
-    def __init__(self, engine: RemoteServer, log: Callable[[str], None], on_trouble: Callable[[str], None]) -> None:
+    def __init__(self, server: RemoteServer, log: Callable[[str], None], on_trouble: Callable[[str], None]) -> None:
         super().__init__(log, on_trouble)
-        self._engine = engine
-        self.disconnect_message = f"{engine.url} disconnected mid-answer"
-        self.model_suffix = f" at {urlsplit(engine.url).netloc}"
+        self._server = server
+        self.disconnect_message = f"{server.url} disconnected mid-answer"
+        self.model_suffix = f" at {urlsplit(server.url).netloc}"
 
     async def find(self) -> CompletionSource:
         """See `CompletionClient`."""
-        address = self._engine.address()
-        source = await find_server(address, self._engine.model)
+        address = self._server.address()
+        source = await find_server(address, self._server.model)
         sent = "" if is_loopback(address.host) else ": the code around the cursor is sent there"
         self._log(f"suggestions come from {source.model} at {address.display_name}{sent}")
         return source
@@ -130,22 +130,22 @@ class ProbeAnswer:
 async def _find_model(probe: ServerProbe, model: str) -> RemoteSource:
     """Return the requested model, or the first that can infill; names that say "code" come first."""
     listed = await probe.request(MODELS)
-    place, ids = probe.address.display_name, model_ids(listed)
+    server_name, ids = probe.address.display_name, model_ids(listed)
     if not listed and not model:
-        raise LocaldflashError(f"{place}: no completion server found; see [server] url in the settings")
+        raise LocaldflashError(f"{server_name}: no completion server found; see [server] url in the settings")
     tried = [model] if model else sorted(ids, key=lambda one: "code" not in one.lower())[:MAX_MODELS]
     if not tried:
-        raise ModelError(f"{place} has no model: load one there that was trained to fill in the middle")
+        raise ModelError(f"{server_name} has no model: load one there that was trained to fill in the middle")
     contexts = {str(one.get("id")): _context_tokens(one) for one in objects(listed, "data")}
     for name in tried:
         if not is_next_edit_model(name) and (detected := await _detect_infill(probe, name, is_only=len(tried) == 1)):
             form, logprobs = detected
             return RemoteSource(probe.address, name, ids, RemotePrompt(form, contexts.get(name, 0)), logprobs=logprobs)
     if model and ids and model not in ids:
-        raise ModelError(f"{place} cannot use the model {model}; it has {_listing(ids)}")
+        raise ModelError(f"{server_name} cannot use the model {model}; it has {_listing(ids)}")
     raise ModelError(
-        f"{_listing(tried)} at {place} does not fill in the middle: run a code model there that was trained for it,"
-        " or take [server] url out of the settings"
+        f"{_listing(tried)} at {server_name} does not fill in the middle: run a code model there that was trained for"
+        " it, or take [server] url out of the settings"
     )
 
 

@@ -11,9 +11,9 @@ from localdflash.text.fim_formats import FimFormat
 # About one token each in vocabularies for code; where tokens are longer, the count is too high, which is safe.
 _PIECES = re.compile(r"\n[ \t]*| ?[A-Za-z_]{1,5}|[ \t]+|.", re.DOTALL)
 DEFAULT_CONTEXT_TOKENS = 4096  # if the server does not report its context
-CONTEXT_SHARE = 0.75  # of the context that a prompt may use, because the tokens are estimated
-MAX_STOP_STRINGS = 4  # in a request
-_SIDES = FimFormat("sides", "\0before", "\0after", "\0typed")  # for servers that build the prompt themselves
+CONTEXT_SHARE = 0.75  # share of the context that a prompt may use; its tokens are only estimated
+MAX_STOP_STRINGS = 4  # stop strings per request
+_SIDES = FimFormat("sides", "\0before", "\0after", "\0typed")  # used if the server builds the prompt itself
 
 
 class PieceVocabulary:
@@ -21,7 +21,7 @@ class PieceVocabulary:
 
     def __init__(self, form: FimFormat) -> None:
         self._markers = (*form.markers, *(form.file_tokens or ()))
-        self._ids: dict[str, int] = {}  # by piece, in the order of the ids
+        self._ids: dict[str, int] = {}  # id of each piece, ascending
 
     def encode(self, text: str, *, continues: bool = False) -> list[int]:
         """See `Vocabulary`."""
@@ -59,7 +59,7 @@ class RemotePrompt:
         self._spelled_markers = re.compile("|".join([*map(re.escape, markers), r"<\|\w+\|>", "</?s>"]))
 
     def fields(self, gap: Gap, others: Sequence[ContextPiece], max_tokens: int) -> dict[str, object]:
-        """Return the fields of a request that hold the prompt. A space is put into markers that code spells."""
+        """Return the fields of a request that hold the prompt. Markers that occur in the code get a space inside."""
         texts = self.texts(gap, others, max_tokens)
         texts[::2] = [self._spelled_markers.sub(_break_marker, text) for text in texts[::2]]
         if self.form is None:

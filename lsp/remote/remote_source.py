@@ -28,7 +28,7 @@ Fields = dict[str, object]
 
 
 def gap_of(body: Mapping[str, Any]) -> tuple[Gap, list[ContextPiece]]:
-    """Return the gap and the other code in the body of a POST /complete, as our own engine gets it."""
+    """Return the gap and the context in the body of a POST /complete, the request that our own engine gets."""
     path = " ".join(body.get("path", "").split())
     language, sides = language_of(path, body.get("language", "")), (body["prefix"], body["middle"], body["suffix"])
     gap = Gap(path, language, *sides, body.get("first_line", 0), body.get("closed", ""))
@@ -37,7 +37,7 @@ def gap_of(body: Mapping[str, Any]) -> tuple[Gap, list[ContextPiece]]:
 
 
 def sampling_of(body: Mapping[str, Any]) -> list[Fields]:
-    """Return the sampling fields of each requested text: the first as requested, others with more variation."""
+    """Return the sampling fields of each requested text: the first as requested, further texts with more variation."""
     given = {name: body[name] for name in ("top_k", "top_p", "min_p", "repetition_penalty") if name in body}
     if "repetition_penalty" in given:
         given["repeat_penalty"] = given["repetition_penalty"]  # llama-server's name
@@ -96,7 +96,7 @@ class RemoteSource:
     def __init__(
         self, address: Address, model_id: str, listed: Iterable[str], prompt: RemotePrompt, *, logprobs: bool
     ) -> None:
-        self._place, self._model_id, self._listed = address.display_name, model_id, {*listed}
+        self._server_name, self._model_id, self._listed = address.display_name, model_id, {*listed}
         is_file = model_id.endswith(".gguf")  # then the display name is without folder and suffix
         self.model = PureWindowsPath(model_id).stem if is_file else model_id
         self.prompt, self._logprobs = prompt, LOGPROBS if logprobs else {}
@@ -119,14 +119,14 @@ class RemoteSource:
         self._checked_at = time.monotonic()
 
     async def choices(self, request: Fields) -> AsyncGenerator[CompletionPart]:
-        """Yield the parts of the answer to a request. Closing the generator stops the server."""
+        """Yield the parts of the answer to a request. Closing the generator cancels the request."""
         async with aclosing(self._connection.events(COMPLETIONS, request)) as chunks:
             async for chunk in chunks:
                 for choice in chunk.choices:
                     yield choice
 
     async def _check_models(self) -> None:
-        """Raise EngineDisconnect if the server has other models than at detection; asks once in RECHECK_SECONDS."""
+        """Raise EngineDisconnect if the server's models changed since detection; ask once per RECHECK_SECONDS."""
         if not self._listed or time.monotonic() - self._checked_at < RECHECK_SECONDS:
             return
         try:
@@ -134,7 +134,7 @@ class RemoteSource:
         except LocaldflashError:
             listed = set()
         if listed != self._listed:
-            raise EngineDisconnect(f"{self._place} is not the same server any more")
+            raise EngineDisconnect(f"{self._server_name} is not the same server any more")
         self._checked_at = time.monotonic()
 
     def close(self) -> None:
@@ -145,7 +145,7 @@ class RemoteSource:
 async def _events(
     choices: AsyncGenerator[CompletionPart], ending: PresentableEnding, index: int
 ) -> AsyncGenerator[Event]:
-    """Yield the events of text `index`, up to the server's end or the one by `ending`."""
+    """Yield the events of text `index`, up to the end by the server or by `ending`."""
     logprobs: list[float] = []
     tokens, finish, began = 0, "", time.monotonic()
     async with aclosing(choices):

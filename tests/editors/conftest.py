@@ -23,7 +23,7 @@ def _no_certifying(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def installed(name: str, suite: str = fetch.NEWEST) -> Path:
     """Return the program of an editor, or skip the test."""
-    found = fetch.installed(name, suite)
+    found = fetch.find_installed(name, suite)
     if found is None:
         pytest.skip(f"no {name} {suite} here: make test-editors fetches it")
     return found

@@ -113,7 +113,7 @@ def test_positions(encoding: Encoding, text: str, at: tuple[int, int]) -> None:
     document, oracle = Document(URI, text, 1, encoding), Oracle(text, encoding)
     place, offset = document.position(*at), oracle.offset(*at)
     assert document.around(place) == (oracle.text(0, offset), oracle.text(offset))
-    assert oracle.offset(place.line, document.units(place)) == offset
+    assert oracle.offset(place.line, document.client_column(place)) == offset
 
 
 def test_a_byte_that_is_not_utf_8_is_one_unit(clients: dict[Encoding, Local]) -> None:

@@ -69,7 +69,7 @@ async def test_what_git_ignores_is_only_sent_where_somebody_asks_there(editor: A
 @pytest.mark.parametrize(
     ("name", "text", "why"),
     [
-        (".env", "x = 1\n", "its name is one of files with secrets"),
+        (".env", "x = 1\n", "its name is typical of files with secrets"),
         ("private/hidden.py", "x = 1\n", ".localdflashignore names it"),
         ("linked.py", "x = 1\n", "it is a link to a file outside of the project"),
         ("new.py", "x" * 6_000, "a line has more than 5000 characters"),

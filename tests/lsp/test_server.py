@@ -154,7 +154,7 @@ async def test_edits_of_files_that_are_no_longer_allowed_are_forgotten(
     context.closed(untitled)  # it may be saved as anything
     assert len(context.describe(other)["copies"]) == 1
     monkeypatch.setattr(context._workspace, "allowed_name", lambda name: name != "a.py")
-    await context.look(other, 0)
+    await context.look_up(other, 0)
     assert context.describe(other)["copies"] == []
 
 

@@ -98,8 +98,8 @@ async def test_a_request_by_hand_without_an_answer_has_a_reason(desk: Desk, end:
     for index in range(3):
         asked.say("", end=end, index=index)
     assert await manual == []
-    assert why in desk.session.silence
-    assert bool(desk.session.silence) == bool(why)
+    assert why in desk.session.silence_reason
+    assert bool(desk.session.silence_reason) == bool(why)
 
 
 async def test_the_anchor_moves_nearer_in_a_pause(desk: Desk, refused: list[bool]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from localdflash.lsp import lsp_server, usage
-from localdflash.lsp.usage import UsageLog, kind_of_place, read_usage
+from localdflash.lsp.usage import UsageLog, position_kind, read_usage
 from tests.lsp.conftest import until
 from tests.lsp.test_server import BODY, HOLE, TEXT
 from tests.support import daemons
@@ -69,5 +69,5 @@ def test_the_file_is_bounded_and_damage_is_skipped(tmp_path: Path, monkeypatch: 
     ("before", "after", "kind"),
     [("a\n  ", "\nb", "new line"), ("x = f(", ")\r\n", "end of a line"), ("x = ", "(a)\n", "within a line")],
 )
-def test_kinds_of_places(before: str, after: str, kind: str) -> None:
-    assert kind_of_place(before, after) == kind
+def test_position_kinds(before: str, after: str, kind: str) -> None:
+    assert position_kind(before, after) == kind

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from localdflash.text.chat_template import CalledTool, TemplateMessage
 from localdflash.text.tokenizer import Tokenizer
-from localdflash.text.tool_calls import CallReader, call_reader, read_gemma
+from localdflash.text.tool_calls import CallReader, call_reader, parse_gemma_object
 from localdflash.text.tools_in_words import describe_in_words
 from tests.support.chat_formats import tool_vocabularies
 from tests.text.test_thoughts import cut
@@ -155,12 +155,12 @@ values = st.recursive(
 
 @given(st.dictionaries(st.text("ab_1", min_size=1), values, max_size=4))
 def test_gemma_objects_are_parsed(value: dict[str, Any]) -> None:
-    assert read_gemma(gemma(value)) == value
+    assert parse_gemma_object(gemma(value)) == value
 
 
 def test_malformed_gemma_objects_are_refused() -> None:
     for text in ("", "{", "{a}", "{a:}", "{a:1", "{a:[1}", '{a:<|"|>x}', "{a:1}}", "{:1}", "{a:" * 99 + "1" + "}" * 99):
-        assert read_gemma(text) is None, text
+        assert parse_gemma_object(text) is None, text
 
 
 USER, ANSWER = TemplateMessage("user", "Will it rain?"), TemplateMessage("assistant", "It will.")

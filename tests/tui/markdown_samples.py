@@ -67,5 +67,5 @@ def copied(lines: Sequence[Line]) -> str:
     parts = []
     for line in lines:
         parts += [run.text for run in line.runs[line.decoration :]]
-        parts.append("\n" if line.joined is None else line.joined)
+        parts.append(line.ending)
     return "".join(parts)

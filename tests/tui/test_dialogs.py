@@ -14,7 +14,7 @@ from localdflash.tui.chat_app import ChatApp
 from localdflash.tui.commands import COMMANDS, parse
 from localdflash.tui.screens.compare_screen import compare_text
 from localdflash.tui.screens.help_screen import HelpScreen, key_name
-from localdflash.tui.screens.questions import AskText, Option, QuestionDialog, RolePicker
+from localdflash.tui.screens.questions import Option, QuestionDialog, RolePicker, TextDialog
 from localdflash.tui.themes import THEMES
 from localdflash.tui.welcome import Welcome, example_questions
 from tests.tui.stage import Stage, dialog, result_of, run_app, screen_text
@@ -50,7 +50,7 @@ async def test_question_text_is_sanitised() -> None:
 
 @pytest.mark.parametrize("lines", [1, 4])
 async def test_pasted_control_characters_are_removed(lines: int) -> None:
-    async with dialog(lambda: AskText("[b]Name\x1b[0m", "a\x1bb[/x]\x85", lines=lines)) as (pilot, app):
+    async with dialog(lambda: TextDialog("[b]Name\x1b[0m", "a\x1bb[/x]\x85", lines=lines)) as (pilot, app):
         assert "[b]" in screen_text(app)
         assert "\x1b" not in screen_text(app)
         assert app.focused is not None
@@ -145,7 +145,7 @@ def test_parse_message(line: str) -> None:
     ("line", "message"),
     [
         ("/retyr", "there is no /retyr; did you mean /retry?"),
-        ("/stop now", "/stop takes nothing after it"),
+        ("/stop now", "/stop takes no argument"),
     ],
 )
 def test_parse_invalid_command(line: str, message: str) -> None:

@@ -30,7 +30,7 @@ from localdflash.tui.screens.compare_screen import CompareScreen
 from localdflash.tui.screens.diff_screen import DiffScreen
 from localdflash.tui.screens.help_screen import HelpScreen
 from localdflash.tui.screens.models_screen import ModelPicker
-from localdflash.tui.screens.questions import AskText
+from localdflash.tui.screens.questions import TextDialog
 from tests.tui.chat_stage import make_app, type_and_send
 from tests.tui.desk import Desk, type_in
 from tests.tui.stage import Stage, wait_until
@@ -123,7 +123,7 @@ def _is_highlighted(app: ChatApp) -> bool:
 
 async def _streaming(pilot: Pilot[Any], app: ChatApp) -> None:
     await type_and_send(pilot, QUESTION.text)
-    await wait_until(pilot, lambda: app.transcript.source_shown() == STREAM)
+    await wait_until(pilot, lambda: app.transcript.shown_text() == STREAM)
     app.talk.acceptance = _speed()
     app.refresh_status()
 
@@ -215,7 +215,7 @@ SCREENS: dict[str, Callable[[], Screen[Any]]] = {
     "models": lambda: ModelPicker(_models, _fit, _describe, _pull, "embedded"),
     "help": HelpScreen,
     "compare": _compare_screen,
-    "instructions": lambda: AskText("Instructions before the chat", "Answer briefly.\nNo jokes.", lines=8),
+    "instructions": lambda: TextDialog("Instructions before the chat", "Answer briefly.\nNo jokes.", lines=8),
     "diff": lambda: DiffScreen(ALL, Writer().apply),
     "question": confirm,
 }

@@ -21,7 +21,7 @@ def line(status: Status, waited: float = 0.0) -> str:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"average": True}, "58 tok/s avg"),
+        ({"is_average": True}, "58 tok/s avg"),
         ({"context_tokens": 922}, "922/1 024 context nearly full"),
         ({"context_tokens": 1024}, "1 024/1 024 context full"),
         ({"model": "/models/a/Qwen3-4B-Q4_K_M.gguf"}, "Qwen3-4B-Q4_K_M"),

@@ -47,10 +47,10 @@ def _shown(tinted: TintedText, width: int, oracle: Sequence[tuple[str, str]]) ->
     found: list[tuple[str, str]] = []
     for line in tinted.lines(width):
         found += [(one, run.style) for run in line.runs for one in run.text]
-        if line.joined is None:
+        if line.ending == "\n":
             found.append(("\n", ""))
-        elif line.joined:
-            found.append((line.joined, oracle[len(found)][1]))
+        elif line.ending:
+            found.append((line.ending, oracle[len(found)][1]))
     return found[:-1]
 
 

@@ -57,7 +57,7 @@ async def test_thoughts_unfold_for_one_or_all_messages() -> None:
         assert await visible_words() == []
         await pilot.press("enter")
         assert await visible_words() == ["privately"]
-        stage.transcript.set_view(thoughts=True)
+        stage.transcript.set_view(unfolds_thoughts=True)
         assert await visible_words() == ["secretly"]
         await pilot.press("enter")
         assert await visible_words() == ["secretly", "privately"]
@@ -211,9 +211,9 @@ async def test_streamed_text_is_complete_for_any_chunks_and_stop() -> None:
                 received += chunk
                 if random_.random() < 0.2:
                     stage.transcript._frame()
-                assert received.startswith(stage.transcript.source_shown())
+                assert received.startswith(stage.transcript.shown_text())
             stage.transcript.finish(Message("assistant", received, finish="cancelled"))
-            assert stage.transcript.source_shown() == received
+            assert stage.transcript.shown_text() == received
 
 
 async def test_scrolled_up_view_stays_and_shows_more_below() -> None:

@@ -20,7 +20,7 @@ from localdflash.tui.commands import parse
 from localdflash.tui.prompt_field import Prompt
 
 RESERVE_DIVISOR = 4  # 1/4 of the context is reserved for the answer when messages are dropped
-READ_AHEAD_SECONDS = 0.3  # between two prefills of the message being typed
+READ_AHEAD_SECONDS = 0.3  # interval of prefills of the message being typed
 TypedMessage = tuple[str, tuple[Attachment, ...]]  # text and attachments in the prompt
 
 
@@ -29,9 +29,9 @@ class _EditUndo:
     """State to restore if an edit of the last message is cancelled: the messages removed from the chat."""
 
     chat: list[Message]
-    length: int  # of the chat without the removed messages
+    length: int  # number of messages of the chat without the removed ones
     removed: list[Message]
-    dropped: int  # `Talk.dropped` before
+    dropped: int  # value of `Talk.dropped` before the edit
 
 
 class AnswerActions(ChatAppBase):
@@ -91,7 +91,7 @@ class AnswerActions(ChatAppBase):
         if self.talk.is_answering or self.chats_loading:
             self.queued.append((text, attachments))
             if self.talk.is_answering:
-                self.say("sent as soon as this answer is done; Esc stops it")
+                self.say("your message is sent when this answer is done; Esc stops the answer")
             return
         self.add(self.talk.add_user_message(text, attachments))
         self.begin_answer()
@@ -196,11 +196,11 @@ class AnswerActions(ChatAppBase):
     async def _summarise_oldest(self, sent: Sequence[Message]) -> str:
         """Replace the oldest of the sent messages by a summary; return the reason if that fails, else ""."""
         from localdflash.chat.context_fitting import SUMMARY_SHARE, plan_fit, summarise
-        from localdflash.tui.screens.questions import AskText
+        from localdflash.tui.screens.questions import TextDialog
 
         talk, system, settings = self.talk, self.talk.system_prompt, self.talk.settings
         self.chats_loading += 1  # messages sent meanwhile are queued
-        self.say("the model summarises; Esc ends it")
+        self.say("the model writes a summary; Esc cancels it")
         try:
             info = await talk.answerer.ready()
             reserve = info.context // RESERVE_DIVISOR + info.context // SUMMARY_SHARE
@@ -214,7 +214,7 @@ class AnswerActions(ChatAppBase):
         if text is None:
             return "not sent"
         title = f"Sent instead of the oldest {talk.dropped + fit.dropped} messages"
-        summary = await self.push_screen_wait(AskText(title, text, lines=10, waits_for_quiet=True))
+        summary = await self.push_screen_wait(TextDialog(title, text, lines=10, waits_for_quiet=True))
         if not summary or not summary.strip():
             return "not sent"
         talk.dropped += fit.dropped
@@ -330,7 +330,7 @@ class AnswerActions(ChatAppBase):
         output = await run_command(command, self.start.folder)
         self.prompt.attach_output(output)
         last = output.text.rstrip().rpartition("\n")[2]
-        self.say(f"its output is attached to your next message{f': {last}' if last.startswith('[') else ''}")
+        self.say(f"the command's output is attached to your next message{f': {last}' if last.startswith('[') else ''}")
 
     def stop_shell_command(self) -> bool:
         """Stop the running shell command; return False if none is running."""

@@ -1,4 +1,4 @@
-"""Commands about chats: start, open, rename, fork, export and delete one."""
+"""Commands that start, open, rename, fork, export and delete chats."""
 
 from pathlib import Path
 
@@ -66,11 +66,11 @@ class ChatActions(ChatAppBase):
 
     async def _rename(self, chat_id: int, name: str = "") -> bool:
         """Rename a chat, asking for a missing name; return whether it was renamed."""
-        from localdflash.tui.screens.questions import AskText
+        from localdflash.tui.screens.questions import TextDialog
 
         if not name:
             info = await self.talk.run_in_store(ChatStore.info, chat_id)
-            name = await self.show_dialog(AskText("Name of this chat", info.title)) or ""
+            name = await self.show_dialog(TextDialog("Name of this chat", info.title)) or ""
         if name := name.strip():
             await self.talk.run_in_store(ChatStore.rename, chat_id, name)
         return bool(name)
@@ -98,12 +98,12 @@ class ChatActions(ChatAppBase):
 
     async def _export_chat(self, chat_id: int, path: str = "") -> None:
         from localdflash.chat.chat_export import export_json, export_markdown, write_export
-        from localdflash.tui.screens.questions import AskText
+        from localdflash.tui.screens.questions import TextDialog
 
         info = await self.talk.run_in_store(ChatStore.info, chat_id)
         if not path:
             proposed = str(self.start.folder / f"chat-{chat_id}.md")
-            path = await self.show_dialog(AskText("Write this chat to (.md or .json)", proposed)) or ""
+            path = await self.show_dialog(TextDialog("Write this chat to (.md or .json)", proposed)) or ""
         if not path.strip():
             return
         file = self.start.folder / Path(path.strip()).expanduser()

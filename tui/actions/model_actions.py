@@ -44,7 +44,7 @@ class ModelActions(ChatAppBase):
         self.count_used()
 
     async def ask_when_busy(self, pair: str, busy: ModelBusy) -> EvictionPolicy:
-        """See `Answerer.when_busy`."""
+        """Ask whether to wait for the answer that keeps the memory, or to end it; raise `busy` if cancelled."""
         from localdflash.tui.screens.questions import Option, QuestionDialog
 
         model = model_name(pair)
@@ -72,10 +72,10 @@ class ModelActions(ChatAppBase):
     @in_background
     async def action_system(self, text: str = "") -> None:
         """Set the user's own instructions."""
-        from localdflash.tui.screens.questions import AskText
+        from localdflash.tui.screens.questions import TextDialog
 
         if not text:
-            answer = await self.push_screen_wait(AskText("Instructions before the chat", self.talk.system, lines=8))
+            answer = await self.push_screen_wait(TextDialog("Instructions before the chat", self.talk.system, lines=8))
             if answer is None:
                 return
             text = answer

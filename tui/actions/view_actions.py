@@ -31,7 +31,7 @@ FIRST_HINT = "Tab something to try"
 EMPTY_HINTS = ("F1 help", "/ commands", "@ files", "! a command's output", "Ctrl+D leaves")
 PLACEHOLDER = f"{ASK_HINT}; / for commands, @ for files"
 MIN_FRAME_ROWS = 20  # lower screens show the prompt without a frame
-_FRAME_CELLS = 6  # of the prompt's frame
+_FRAME_CELLS = 6  # cells of the hint row that the prompt's frame takes
 
 
 class ViewActions(AnswerActions):
@@ -40,11 +40,11 @@ class ViewActions(AnswerActions):
     welcome: Welcome
 
     _is_quitting = False
-    _find_query = ""  # of the last /find
+    _find_query = ""  # words of the last /find
 
     def action_thoughts(self) -> None:
         """Show or hide the model's thinking."""
-        self.transcript.set_view(thoughts=not self.transcript.view.thoughts)
+        self.transcript.set_view(unfolds_thoughts=not self.transcript.view.unfolds_thoughts)
 
     def action_find(self, words: str = "") -> None:
         """Find words in this chat; without words, find the previous match of the last search."""
@@ -149,15 +149,15 @@ class ViewActions(AnswerActions):
     @on(events.DescendantFocus)
     def refresh_keys(self) -> None:
         """Update the key hints for the current state."""
-        keys = fit_hints(self._keys(), self.size.width - _FRAME_CELLS)
+        keys = fit_hints(self._key_hints(), self.size.width - _FRAME_CELLS)
         if self.prompt.border_subtitle != keys.markup:
             self.prompt.border_subtitle = keys
         if self.size.height < MIN_FRAME_ROWS:
-            self.prompt.placeholder = fit_hints((ASK_HINT, *self._keys()), self.size.width - 2).plain
+            self.prompt.placeholder = fit_hints((ASK_HINT, *self._key_hints()), self.size.width - 2).plain
         else:
             self.prompt.placeholder = PLACEHOLDER
 
-    def _keys(self) -> Sequence[str]:
+    def _key_hints(self) -> Sequence[str]:
         if self.transcript.has_focus:
             return MESSAGE_HINTS
         if self.is_editing:

@@ -1,4 +1,4 @@
-"""Dialog with the earlier chats: search, open, rename, export or delete one."""
+"""Dialog to search earlier chats, and to open, rename, export or delete a chat."""
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence

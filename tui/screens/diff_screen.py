@@ -31,8 +31,8 @@ _KEYS = "Enter writes   Space chooses   N P files   Esc closes"
 MAX_LINE_CHARS = 4_000
 _TAB = 4
 _SCROLL_CELLS = 8
-_MIN_TWO_NUMBERS_CELLS = 60  # a narrower view shows one number
-_STYLES = {"+": "added", "-": "removed", "@": "place", "\\": "remark", " ": "same"}
+_MIN_TWO_NUMBERS_CELLS = 60  # a narrower view shows one line number per row
+_STYLES = {"+": "added", "-": "removed", "@": "place", "\\": "remark", " ": "same"}  # first character of a row -> style
 
 
 class _Row(NamedTuple):
@@ -135,7 +135,7 @@ def _rows(hunk: "ShownHunk") -> Iterator[_Row]:
 
 
 class FileList(ChoiceList, inherit_bindings=False):
-    """List of changed files, without the key Enter, which writes them."""
+    """List of changed files; Enter is not bound here, because the dialog uses it to write the files."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         binding for binding in Binding.make_bindings(OptionList.BINDINGS) if binding.key != "enter"
@@ -199,7 +199,7 @@ class DiffScreen(Dialog[list["FileProposal"]]):
 
     @on(OptionList.OptionHighlighted)
     def _show(self) -> None:
-        """Show the file highlighted now; others may have been highlighted since the event was sent."""
+        """Show the file that is highlighted now, even if the event was sent for another file."""
         self.query_one(DiffView).show(self._proposals[self._current].hunks)
         self._explain()
 

@@ -46,7 +46,7 @@ KEYS: Mapping[str, Entries] = {
     ),
 }
 
-_MIN_HELP_CELLS = 30  # for a description next to its key
+_MIN_HELP_CELLS = 30  # a description with less room is shown below its key, not next to it
 
 
 def key_name(key: str) -> str:

@@ -1,4 +1,4 @@
-"""Dialog to choose another model: which ones there are, whether they fit, and a download."""
+"""Dialog to choose another model: it lists models, shows whether they fit, and downloads them."""
 
 import asyncio
 import time
@@ -21,9 +21,9 @@ Rows = Callable[[], Awaitable[Sequence["ModelRow"]]]  # lists the models
 Fit = Callable[[str], Awaitable[Sequence[str]]]  # returns lines on whether a model fits
 Describe = Callable[[str], Awaitable["ModelRow"]]  # describes a path or an hf: name
 Pull = Callable[[str, Callable[["PullProgress"], None]], Coroutine[Any, Any, str]]  # downloads a model, returns its id
-FIT_DELAY_SECONDS = 0.2  # on a row before its fit is computed
-LOOKUP_DELAY_SECONDS = 0.4  # without a key before a typed name is looked up
-MIN_RATED_SHARE = 0.01  # of a file, after which the rate of its download is shown
+FIT_DELAY_SECONDS = 0.2  # from highlighting a row to computing its fit
+LOOKUP_DELAY_SECONDS = 0.4  # from the last key to looking up the typed name
+MIN_RATED_SHARE = 0.01  # share of a file after which its download rate is shown
 HUB_PREFIX = "hf:"
 KEYS = "Enter loads the model, downloading it first if needed   Esc closes"
 DOWNLOAD_KEYS = "Esc stops; the next download resumes from there"
@@ -221,7 +221,7 @@ class DownloadProgress:
 
     def __init__(self, say: Callable[..., None], clock: Callable[[], float] = time.monotonic) -> None:
         self._say, self._clock = say, clock
-        self._activity, self._began, self._first = "", 0.0, 0
+        self._activity, self._began, self._first = "", 0.0, 0  # `_first`: bytes done when the activity began
 
     def move(self, progress: "PullProgress") -> None:
         """Show the progress."""
@@ -238,7 +238,7 @@ class DownloadProgress:
             f"{format_bytes(progress.done)} of {format_bytes(progress.total)}",
         ]
         seconds, received = self._clock() - self._began, progress.done - self._first
-        if received > progress.total * MIN_RATED_SHARE:
+        if seconds > 0 and received > progress.total * MIN_RATED_SHARE:
             rate = received / seconds
             parts += [f"{format_bytes(rate)}/s", f"{_duration((progress.total - progress.done) / rate)} left"]
         self._say(what[:1].upper() + what[1:], " · ".join(parts))

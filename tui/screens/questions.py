@@ -82,14 +82,14 @@ class QuestionDialog(Dialog[str]):
         self.query_one("#lines").scroll_relative(y=rows, animate=False)
 
 
-class AskText(Dialog[str]):
+class TextDialog(Dialog[str]):
     """Dialog with one text field, `lines` high. Enter submits a single line."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+s", "save", "Save", show=False, priority=True)]
-    DEFAULT_CSS = "AskText { #box { max-width: 76; } TextField { margin: 1 0; } Field { margin: 1 0; } }"
+    DEFAULT_CSS = "TextDialog { #box { max-width: 76; } TextField { margin: 1 0; } Field { margin: 1 0; } }"
 
     def __init__(self, title: str, value: str = "", *, lines: int = 1, waits_for_quiet: bool = False) -> None:
-        super().__init__(title, "Enter takes it   Esc cancels" if lines == 1 else "Ctrl+S takes it   Esc cancels")
+        super().__init__(title, "Enter confirms   Esc cancels" if lines == 1 else "Ctrl+S confirms   Esc cancels")
         self._value, self._lines, self.waits_for_quiet = value, lines, waits_for_quiet
 
     def body(self) -> Iterable[Widget]:

@@ -15,7 +15,7 @@ from localdflash.engine.host_pair import HostPair
 from localdflash.engine.lookup import LookupDrafter
 from localdflash.engine.pair import Drafter, Pair, Target
 from localdflash.lab.bench import decoding_modes
-from localdflash.lab.bench.decoding_modes import Always
+from localdflash.lab.bench.decoding_modes import FullDraftController
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 
@@ -23,7 +23,7 @@ PLAIN, DRAFTING, DFLASH, LOOKUP, FORCED, LLAMA = "plain", "drafting", "dflash", 
 
 
 class Hosts(NamedTuple):
-    """Pair with its drafters, and a pair with a second copy of its target and without drafters; neither on CUDA."""
+    """The loaded pair, and a pair of a second copy of its target without drafters; only for pairs not on CUDA."""
 
     drafting: HostPair
     plain: HostPair
@@ -74,7 +74,7 @@ def _single_drafter_modes(drafting: HostPair, plain: Target, options: Options) -
     return {
         DFLASH: single_drafter_pair(drafting.target, models[0]),
         LOOKUP: single_drafter_pair(plain, LookupDrafter()),
-        FORCED: HostPair(drafting.target, models, Always(models[0].name)),
+        FORCED: HostPair(drafting.target, models, FullDraftController(models[0].name)),
     }
 
 

@@ -10,7 +10,7 @@ from localdflash.engine.stats import Stats
 from localdflash.lab.bench.bench_run import PromptRun
 from localdflash.lab.bench.chat.chat_modes import DFLASH, DRAFTING, FORCED, PLAIN, Hosts, replaced_controller
 from localdflash.lab.bench.chat.chat_prompts import long_document
-from localdflash.lab.bench.decoding_modes import Always
+from localdflash.lab.bench.decoding_modes import FullDraftController
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.chat_request import render_chat
 from localdflash.text.chat_template import TemplateMessage
@@ -38,7 +38,7 @@ def measure(
     documents: int,
     on_progress: Callable[[int], None] = lambda length: None,
 ) -> list[dict[str, Any]]:
-    """Measure each context length with `QUESTIONS` about each of `documents`; `on_progress` receives each length."""
+    """Measure each context length with `QUESTIONS` on `documents` documents; `on_progress` receives each length."""
     texts = [loaded.tokenizer.encode(long_document(seed)) for seed in range(documents)]
     overhead = max(len(ids) for ids in _encode_prompts(loaded, ""))
     points = []
@@ -72,9 +72,9 @@ def _measure_length(
         again = {mode: _run(pairs[mode], ids, ends) for mode in reversed(order)}
         runs = {mode: max(first[mode], again[mode], key=lambda run: run.stats.tokens_per_second) for mode in order}
         if any(drafter.is_model for drafter in hosts.drafting.drafters):
-            with replaced_controller(hosts.drafting, Always(DFLASH)) as forced:
+            with replaced_controller(hosts.drafting, FullDraftController(DFLASH)) as forced:
                 runs[FORCED] = _run(forced, ids, ends)
-        prefill_ms = prefill_ms or first[DRAFTING].first_token_ms  # of the first question: most reuse the KV cache
+        prefill_ms = prefill_ms or first[DRAFTING].first_token_ms  # only the first: most others reuse the KV cache
         identical += all(run.ids == runs[PLAIN].ids for run in runs.values())
         for mode, run in runs.items():
             totals[mode].merge(run.stats)

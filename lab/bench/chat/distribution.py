@@ -17,7 +17,7 @@ from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.lab.bench.chat.chat_modes import Hosts, replaced_controller
-from localdflash.lab.bench.decoding_modes import Always
+from localdflash.lab.bench.decoding_modes import FullDraftController
 
 MIN_EXPECTED_COUNT = 5.0  # an outcome that is expected less often has no class of its own in the test
 Outcomes = dict[tuple[int, ...], float]  # two tokens, or one that ends the answer -> expected count
@@ -37,7 +37,7 @@ def check(
     statistic, freedom, accepted = 0.0, 0, 0
     model = next((drafter.name for drafter in hosts.drafting.drafters if drafter.is_model), "")
     # Lookup is excluded: its drafts are hardly ever right at the start of an answer.
-    with replaced_controller(hosts.drafting, Always(model)) as drafting:
+    with replaced_controller(hosts.drafting, FullDraftController(model)) as drafting:
         for number, ids in enumerate(prompts):
             expected = _expected(hosts.plain, ids, temperature, draws)
             sampler = Sampler(SamplingParams(temperature, seed=number))

@@ -35,7 +35,7 @@ class Size(NamedTuple):
     cost_prompts: int  # prompts on which step costs are measured
     verify_seconds: float  # duration of the verify table
     contexts: int  # number of context lengths, the shortest first
-    documents: int  # for each context length, with four questions each
+    documents: int  # documents per context length, each with four questions
     cold: int  # starts of the daemon
     warm: int  # questions to the running daemon
     has_others: bool  # whether other backends are compared too
@@ -107,12 +107,12 @@ class ChatBench:
         first, ends = self._ids[self.prompts[0].id], self.loaded.tokenizer.ends
         by_mode = {mode: measure_pace(pair, first, ends) for mode, pair in self.modes.pairs.items()}
         self._pace = {spec.name: by_mode[spec.mode] for spec in self._run_specs}
-        steps: list[BenchStep] = [("prompts", self._prompt_seconds(), self._prompts)]
+        steps: list[BenchStep] = [("prompts", self._prompt_seconds(), self._run_prompts)]
         if hosts := self.modes.hosts:
             steps += [
                 ("distribution", self._distribution_seconds(), partial(self._check_distribution, hosts)),
-                ("costs", self._cost_seconds(), partial(self._costs, hosts)),
-                ("contexts", self._context_seconds(), partial(self._contexts, hosts)),
+                ("costs", self._cost_seconds(), partial(self._measure_costs, hosts)),
+                ("contexts", self._context_seconds(), partial(self._measure_contexts, hosts)),
             ]
         after = self._size.cold * COLD_SECONDS + self._size.warm * WARM_SECONDS
         after += OTHER_SECONDS if self._size.has_others else 0.0
@@ -149,7 +149,7 @@ class ChatBench:
         times = (self._seconds(spec, prompt) for number, prompt in numbered for spec in self._specs_of(number))
         return sum(times) * self._repeats
 
-    def _prompts(self, _: float) -> None:
+    def _run_prompts(self, _: float) -> None:
         for number, prompt in enumerate(self.prompts):
             result = PromptResult(prompt.category)
             for repeat in range(self._repeats):
@@ -181,7 +181,7 @@ class ChatBench:
         answers = sum(self._seconds(spec, prompt) for spec in greedy for prompt in prompts)
         return answers + self._size.verify_seconds + 1.0  # 1 s for the widest batches of the table
 
-    def _costs(self, hosts: Hosts, seconds: float) -> None:
+    def _measure_costs(self, hosts: Hosts, seconds: float) -> None:
         composed = {mode: pair for mode, pair in self.modes.pairs.items() if isinstance(pair, HostPair)}
         costs = {mode: measure_parts(pair, partial(self._answer_cost_prompts, pair)) for mode, pair in composed.items()}
         for pair in hosts:
@@ -213,7 +213,7 @@ class ChatBench:
         )
         return 2 * (read + write) / 1e3  # doubled for the attention to long contexts
 
-    def _contexts(self, hosts: Hosts, seconds: float) -> None:
+    def _measure_contexts(self, hosts: Hosts, seconds: float) -> None:
         lengths = sum(self._lengths())
 
         def on_progress(length: int) -> None:

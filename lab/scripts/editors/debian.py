@@ -1,8 +1,8 @@
-"""Programs from Debian's archive and packages of npm, in a folder: no root, nothing installed, signatures checked.
+"""Unpack programs from Debian and npm into a folder: without root or installation, with signatures checked.
 
 `unpack("sid", ["neovim"], folder)` fetches the packages and all they depend on, the C library too, and leaves a tree
-under `folder/root`; `launcher` writes a script that starts a program of it with its own loader and libraries. Needs
-apt-get and dpkg, which Debian, Ubuntu and their kin have.
+under `folder/root`; `write_launcher` writes a script that starts a program of that tree with the tree's loader and
+libraries. Needs apt-get and dpkg, which Debian and its derivatives have.
 """
 
 import base64
@@ -17,7 +17,7 @@ from pathlib import Path
 ARCHIVE = "http://deb.debian.org/debian"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 LIBRARIES = ("usr/lib/{triplet}", "lib/{triplet}")
-SECONDS = 600  # for one command
+SECONDS = 600  # time limit of a command
 
 
 class CannotFetch(Exception):
@@ -57,10 +57,10 @@ def unpack_npm(name: str, sha512: str, folder: Path) -> Path:
     return folder / "package"
 
 
-def launcher(script: Path, root: Path, program: str, environment: dict[str, str]) -> Path:
+def write_launcher(script: Path, root: Path, program: str, environment: dict[str, str]) -> Path:
     """Write a script that starts `program` (its path below `root`) independently of this machine's C library."""
     triplet = next(path for path in root.rglob("libc.so.6") if path.is_file()).parent.name
-    newer, older = root.glob("usr/lib*/ld-linux*.so*"), root.glob("lib/*/ld-linux*.so*")  # /lib was a folder of its own
+    newer, older = root.glob("usr/lib*/ld-linux*.so*"), root.glob("lib/*/ld-linux*.so*")  # older: /lib is not in /usr
     loader = next(newer, None) or next(older)
     libraries = ":".join(str(root / folder.format(triplet=triplet)) for folder in LIBRARIES)
     exports = "".join(

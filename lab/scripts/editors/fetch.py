@@ -1,9 +1,9 @@
-"""Editors and an agent for tests: configured, installed, or downloaded.
+"""Find editors and an agent for tests: configured, installed, or downloaded.
 
 `python -P lab/scripts/editors/fetch.py [PROGRAM] [--suite sid] [--folder .venv/editors]` prints the path of Neovim, or
 of PROGRAM: emacs, helix, opencode. $LOCALDFLASH_NVIM, $LOCALDFLASH_EMACS, $LOCALDFLASH_HELIX and $LOCALDFLASH_OPENCODE
-name one; otherwise the one on PATH is taken where it is new enough; otherwise it is fetched into the folder, once:
-editors from Debian, opencode from npm (59 MB). Exit codes: 0 found or fetched, 1 not to be had (one line says why).
+may name the program. Otherwise a program on PATH is used if it is new enough, else it is downloaded once: editors from
+Debian, opencode from npm (59 MB). Exit codes: 0 found or downloaded, 1 unavailable (one line says why).
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from localdflash.lab.scripts.editors.debian import CannotFetch, launcher, unpack, unpack_npm
+from localdflash.lab.scripts.editors.debian import CannotFetch, unpack, unpack_npm, write_launcher
 
 FOLDER = Path(__file__).parents[3] / ".venv" / "editors"
 NEWEST = "sid"  # Neovim 0.12, Emacs 30.2, Helix 25.07; trixie has Neovim 0.10.4, the oldest that the plugin works with
@@ -41,13 +41,13 @@ PROGRAMS = {
 }
 
 
-def installed(name: str, suite: str = NEWEST, folder: Path = FOLDER) -> Path | None:
+def find_installed(name: str, suite: str = NEWEST, folder: Path = FOLDER) -> Path | None:
     """Return the path of an installed or downloaded program, or None; of other suites only a download."""
     program = PROGRAMS[name]
     if suite == NEWEST:
         if named := os.environ.get(program.variable):
             if not shutil.which(named):
-                raise CannotFetch(f"{program.variable}={named} not an executable")
+                raise CannotFetch(f"{program.variable}={named}: not an executable")
             return Path(named).absolute()
         if (on_path := shutil.which(program.name)) and (not program.oldest or version(Path(on_path)) >= program.oldest):
             return Path(on_path)
@@ -62,9 +62,9 @@ def version(program: Path) -> tuple[int, ...]:
     return tuple(map(int, match[1].split("."))) if match else ()
 
 
-def fetched(name: str, suite: str = NEWEST, folder: Path = FOLDER) -> Path:
+def fetch_program(name: str, suite: str = NEWEST, folder: Path = FOLDER) -> Path:
     """Return the path of a program; download it if needed. Raises CannotFetch."""
-    if found := installed(name, suite, folder):
+    if found := find_installed(name, suite, folder):
         return found
     start = (folder / PROGRAMS[name].fetched.replace(NEWEST, suite)).absolute()
     match name:
@@ -74,12 +74,12 @@ def fetched(name: str, suite: str = NEWEST, folder: Path = FOLDER) -> Path:
                 "VIMRUNTIME": "{root}/usr/share/nvim/runtime",
                 "LUA_CPATH": "{root}/usr/lib/{triplet}/lua/5.1/?.so",
             }
-            return launcher(start, root, "usr/bin/nvim", environment)
+            return write_launcher(start, root, "usr/bin/nvim", environment)
         case "emacs":
             return _fetch_emacs(start)
         case "helix":
             root = unpack(suite, ["hx"], start.parent)
-            return launcher(start, root, "usr/lib/hx/hx", {"HELIX_RUNTIME": "{root}/usr/lib/hx/runtime"})
+            return write_launcher(start, root, "usr/lib/hx/hx", {"HELIX_RUNTIME": "{root}/usr/lib/hx/runtime"})
     return _fetch_opencode(start, folder)
 
 
@@ -95,7 +95,7 @@ def _fetch_emacs(start: Path) -> Path:
         "EMACSDOC": f"{shared}/etc",
         "EMACSPATH": str(helpers),
     }
-    return launcher(start, root, "usr/bin/emacs-nox", environment)
+    return write_launcher(start, root, "usr/bin/emacs-nox", environment)
 
 
 def _fetch_opencode(start: Path, folder: Path) -> Path:
@@ -118,7 +118,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=FOLDER)
     given = parser.parse_args()
     try:
-        found = fetched(given.program, given.suite, given.folder)
+        found = fetch_program(given.program, given.suite, given.folder)
     except CannotFetch as why:
         sys.stderr.write(f"fetch.py: {why}\n")
         return 1

@@ -1,9 +1,9 @@
 """Fetch VS Code as code-server, Node to run it and a headless Chromium: about 100 MB from npm, 80 MB from Debian.
 
-`python -P lab/scripts/editors/fetch_vscode.py`: what is on PATH already (code-server, chromium) is not fetched. The
-rest goes to `.venv/editors`, or where LOCALDFLASH_EDITORS says. npm packages are pinned by their hash, and what they
-depend on by the shrink-wrap inside; Chromium is Debian's present one, checked by apt. Exit code 1, with a line that
-says why, where something cannot be had; what was fetched before stays.
+`python -P lab/scripts/editors/fetch_vscode.py`: programs on PATH (code-server, chromium) are not downloaded. Others go
+to `.venv/editors`, or to the folder LOCALDFLASH_EDITORS. npm packages are pinned by their hash, and their dependencies
+by the shrink-wrap inside; Chromium is Debian's current version, checked by apt. If something cannot be downloaded, one
+line says why, the exit code is 1, and earlier downloads stay.
 """
 
 import argparse

@@ -95,7 +95,7 @@ class NvimEditor:
         while not self._nvim.api.get_mode()["blocking"] and not condition():
             assert time.monotonic() < end, f"{what} did not happen; the screen:\n" + "\n".join(self.screen.rows())
             time.sleep(0.005)
-        blocked = self._nvim.api.get_mode()["blocking"]  # by an error that waits for a key
+        blocked = self._nvim.api.get_mode()["blocking"]  # an error message waits for a key
         assert not blocked, "\n".join(self.screen.rows())
 
     def until_ghost(self, text: str) -> None:

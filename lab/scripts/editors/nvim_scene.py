@@ -30,7 +30,7 @@ def total(items: list[Item]) -> int:
     """The price of all items together."""
 '''
 SETUP = "require('localdflash').setup({settings})"
-LOOK = (  # for pictures
+LOOK = (  # setup of pictures, with colours and a status line
     SETUP
     + """
 vim.cmd.colorscheme('habamax')
@@ -87,7 +87,7 @@ class EditorScene:
         self.tell("test/hold")
         yield
         self.tell("test/release")
-        self.tell("test/hold")  # its answer comes after theirs
+        self.tell("test/hold")  # the answer to this comes after the held answers
         self.tell("test/release")
 
 

@@ -1,13 +1,13 @@
-"""A language server that knows what comes: the wire of `localdflash lsp` with instant answers, for tests of clients.
+"""Language server with scripted completions, for tests of clients: the protocol of `localdflash lsp`, instant answers.
 
-`python -P lab/scripts/editors/scripted.py TEXTS.json [LOG]`: the file is a list of whole documents. A request gets what
-follows in the documents that begin and end as the open one does at the cursor, to the end of the line or, where that
-opens a block and on an empty line, to the next empty line: one item, or up to 3 when invoked. Closing brackets alone
-behind the cursor, which its documents have later, are replaced. Every message that a
-client has to send goes to LOG, a JSON object a line. Requests for tests: `test/push` {text, back, column} grows the
-last answer (back: as if for that many versions earlier), `test/next_edit` {line, start, end, text, back} proposes an
-edit elsewhere, `test/tell` sends didChangeStatus with its parameters, `test/set` {delay_ms, texts} changes what is
-answered, `test/hold` keeps answers back until `test/release`, which ends once all of them are sent.
+`python -P lab/scripts/editors/scripted.py TEXTS.json [LOG]`: the file is a list of whole documents. A request is
+answered from the documents that begin and end as the open document does around the cursor. An item has their text up
+to the end of the line or, on an empty line and after the start of a block, up to the next empty line. An automatic
+request gets one item, an invoked request up to 3. Closing brackets at the end of the cursor's line that the documents
+have later are replaced. LOG gets the messages that a client has to send, one JSON object per line. Requests for tests:
+`test/push` {text, back, column} grows the last answer (back: as if for that many versions earlier), `test/next_edit`
+{line, start, end, text, back} proposes an edit, `test/tell` sends didChangeStatus with its parameters, `test/set`
+{delay_ms, texts} changes the answers, `test/hold` holds answers back until `test/release`, which sends all of them.
 """
 
 import argparse
@@ -34,9 +34,9 @@ class ScriptedServer(LanguageServer):
     def __init__(self, texts: list[str], log: Path | None) -> None:
         super().__init__("scripted", "1")
         self.texts, self.log, self.delay = texts, log, 0.0
-        self.open = asyncio.Event()  # answers may go
+        self.open = asyncio.Event()  # set while answers may be sent
         self.open.set()
-        self.held = 0
+        self.held = 0  # number of answers that wait for `open`
         self.status = {"kind": "Normal", "busy": False, "message": "", "model": "scripted", "tau": 2.9}
         self.status |= {"tokensPerSecond": 41.0, "shown": 0, "accepted": 0}
         self.answered: dict[str, Any] = {}
@@ -48,7 +48,7 @@ class ScriptedServer(LanguageServer):
                 file.write(json.dumps({"event": event, **about}) + "\n")
 
     def answers(self, before: str, after: str) -> list[str]:
-        """Return the texts that may stand between the two, each once."""
+        """Return the distinct texts that the documents have between `before` and `after`."""
         found = []
         for text in self.texts:
             if text.startswith(before) and text.endswith(after) and len(before) + len(after) <= len(text):

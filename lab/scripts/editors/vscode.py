@@ -1,7 +1,7 @@
-"""A real VS Code to test with: code-server on this machine's loopback, its window in a headless Chromium.
+"""A real VS Code for tests: code-server on this machine's loopback, with its window in a headless Chromium.
 
 `Studio` is the running server with our extension installed; `Studio.window` opens a folder in a fresh browser window.
-What a document holds is read from the disk after saving, what is suggested from the elements that paint ghost text.
+The text of a document is read from the disk after saving, a suggestion from the elements that paint ghost text.
 """
 
 import json
@@ -23,8 +23,8 @@ from localdflash.lab.scripts.editors.fetch_vscode import ROOT, Tools
 from localdflash.lab.scripts.support import instant_engine
 
 PROGRAM = Path(sys.executable).parent / "localdflash"
-PICTURES = Path(os.environ.get("LOCALDFLASH_ARTIFACTS") or ROOT / "build" / "editors")  # what a run leaves to look at
-SECONDS = 30.0  # for anything to happen: a machine may be busy
+PICTURES = Path(os.environ.get("LOCALDFLASH_ARTIFACTS") or ROOT / "build" / "editors")  # screenshots of a test run
+SECONDS = 30.0  # limit of each wait; the machine may be busy
 SETTINGS: Mapping[str, Any] = {
     "chat.disableAIFeatures": True,
     "editor.acceptSuggestionOnEnter": "off",
@@ -42,7 +42,7 @@ SETTINGS: Mapping[str, Any] = {
     "workbench.startupEditor": "none",
     "workbench.tips.enabled": False,
 }
-# The parts of a line that are drawn but not there, then whole lines that are drawn below it. Both use hard spaces.
+# Ghost text within the line, then the ghost lines painted below it. Both use non-breaking spaces.
 GHOST = """() => {
     const text = (found) => found.textContent.replaceAll('\\u00a0', ' ').replaceAll('\\u200b', '');
     const inline = [...document.querySelectorAll('.view-line [class*=ghost-text-decoration]')].map(text).join('');
@@ -149,7 +149,7 @@ class VscodeWindow:
 
 
 class Studio:
-    """code-server with the extension, and a browser. `home` is what `localdflash` calls LOCALDFLASH_HOME."""
+    """code-server with the extension, and a browser. `home` is the LOCALDFLASH_HOME of the programs that it starts."""
 
     def __init__(self, url: str, browser: Browser, data: Path, home: Path) -> None:
         self._url, self._browser, self._data, self.home = url, browser, data, home
@@ -207,7 +207,7 @@ def _replace(file: Path, text: str) -> None:
 
 @contextmanager
 def studio(tools: Tools, extension: Path, *texts: str) -> Iterator[Studio]:
-    """Yield a Studio whose engine knows these texts, or the real one without any; all of it ends and is removed."""
+    """Yield a Studio whose engine knows these texts, or with the real engine if there are none; clean up at the end."""
     top = Path(tempfile.mkdtemp(prefix="ldf", dir="/tmp"))  # short: a socket's path has about a hundred bytes
     variables = {**os.environ, "HOME": str(top), "LOCALDFLASH_HOME": str(top / "h"), "OMP_NUM_THREADS": "1"}
     data, extensions = top / "data", top / "extensions"

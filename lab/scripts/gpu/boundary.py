@@ -10,10 +10,10 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.cuda.launch import has_pdl, launch_options, release, wait
-from localdflash.lab.scripts.gpu.gpu_timing import captured, microseconds
+from localdflash.lab.scripts.gpu.gpu_timing import capture_graph, microseconds
 from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
 
-KERNELS = 200  # in the graph that times one kernel
+KERNELS = 200  # kernels in the graph that times one kernel
 NODES = (50, 200, 400, 800)  # kernels in a graph whose launch is timed
 LAUNCHES = 20  # samples of a median
 
@@ -52,7 +52,7 @@ def run(setup: Setup, report: BenchReport) -> None:
 
 def _launch_us(counter: Tensor, nodes: int) -> float:
     """Return the median microseconds that the host needs to launch a graph of `nodes` kernels."""
-    replay = captured([partial(tick, counter, 1, has_pdl(counter.device))] * nodes)
+    replay = capture_graph([partial(tick, counter, 1, has_pdl(counter.device))] * nodes)
     times = []
     for _ in range(LAUNCHES):
         torch.cuda.synchronize()

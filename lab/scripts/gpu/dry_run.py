@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / ".venv" / "tritons"
 CHIPS = (86, 89, 90, 120)
 SHARED = {86: 101_376, 89: 101_376, 90: 232_448, 120: 101_376}  # bytes of shared memory that a program may use
-PINNED = {"2.11": "3.6.0", "2.12": "3.7.0", "2.13": "3.7.1", "2.14": "3.8.0", "2.15": "3.9.0"}  # by torch's CUDA wheels
+PINNED = {"2.11": "3.6.0", "2.12": "3.7.0", "2.13": "3.7.1", "2.14": "3.8.0", "2.15": "3.9.0"}  # torch -> its Triton
 Facts = dict[str, Any]
 
 
@@ -38,7 +38,7 @@ def environment(triton: Path) -> dict[str, str]:
     return variables | {"PYTHONPATH": f"{triton}{os.pathsep}{ROOT}", "PYTHONWARNINGS": "error"}
 
 
-def compiled(module: str, triton: Path, chip: int) -> Facts:
+def compile_cases(module: str, triton: Path, chip: int) -> Facts:
     """Return the JSON that a module of tests/kernels/cuda/aot prints for a chip; RuntimeError with its last output."""
     command = [sys.executable, "-m", f"tests.kernels.cuda.aot.{module}", str(chip)]
     done = subprocess.run(command, cwd=ROOT, env=environment(triton), capture_output=True, text=True, check=False)
@@ -53,12 +53,12 @@ def faults(cases: Facts, pairs: Facts, chip: int) -> list[str]:
     lines = [f"{name}: {facts}" for name, facts in cases.items() if isinstance(facts, str)]
     lines += [
         f"{name}: {kernel['kernel']} was miscompiled, it reads an undefined register: {kernel['undefined'][0]}"
-        for name, kernel in launched(cases, pairs)
+        for name, kernel in list_kernels(cases, pairs)
         if kernel["undefined"]
     ]
     return lines + [
         f"{name}: {kernel['kernel']} needs {kernel['shared']} bytes of shared memory"
-        for name, kernel in launched(cases, pairs)
+        for name, kernel in list_kernels(cases, pairs)
         if kernel["shared"] > SHARED[chip]
     ]
 
@@ -67,12 +67,12 @@ def spills(cases: Facts, pairs: Facts) -> list[str]:
     """Return a line for each kernel that spills registers."""
     return [
         f"{name}: {kernel['kernel']} spills registers {kernel['spills']} times"
-        for name, kernel in launched(cases, pairs)
+        for name, kernel in list_kernels(cases, pairs)
         if kernel["spills"]
     ]
 
 
-def launched(cases: Facts, pairs: Facts) -> list[tuple[str, Facts]]:
+def list_kernels(cases: Facts, pairs: Facts) -> list[tuple[str, Facts]]:
     """Return every compiled kernel, with the name of its case or pair."""
     found = [(name, kernel) for name, facts in cases.items() if not isinstance(facts, str) for kernel in facts]
     return found + [(f"a {name} pair", kernel) for name, facts in pairs.items() for kernel in facts["kernels"]]
@@ -89,10 +89,10 @@ def main() -> int:
         folder = fetch(version)
         for chip in args.chip or CHIPS:
             began = time.monotonic()
-            cases, pairs = compiled("gpu_cases", folder, chip), compiled("whole_pair", folder, chip)
+            cases, pairs = compile_cases("gpu_cases", folder, chip), compile_cases("whole_pair", folder, chip)
             found = faults(cases, pairs, chip)
             failed = failed or bool(found)
-            counts = f"{len(cases)} cases, {len(launched({}, pairs))} kernels of pairs"
+            counts = f"{len(cases)} cases, {len(list_kernels({}, pairs))} kernels of pairs"
             lines = [f"triton {version}, sm_{chip}: {counts}, {time.monotonic() - began:.0f} s"]
             print(*lines, *(f"  {line}" for line in found + spills(cases, pairs)), sep="\n", flush=True)
     return int(failed)

@@ -22,7 +22,7 @@ OPTIONS = (
     *CMAKE_OPTIONS,
     "-DLLAMA_BUILD_SERVER=OFF",
     "-DGGML_CUDA_GRAPHS=ON",
-    "-DGGML_CUDA_NCCL=OFF",  # for several GPUs
+    "-DGGML_CUDA_NCCL=OFF",  # only several GPUs need NCCL
     "-DGGML_CUDA_NO_VMM=ON",  # its memory pool would need the driver's library for linking
 )
 ROWS, TOKENS, REPEATS = (8, 16), 128, 5  # batch widths, single-token steps, repetitions

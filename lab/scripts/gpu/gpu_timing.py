@@ -13,11 +13,11 @@ ASSUMED_L2 = 1 << 16  # bytes; on a CPU, where only the scripts are tested
 
 def microseconds(calls: Sequence[Call], device: torch.device) -> float:
     """Return the median time per call of `calls`, run in sequence as one graph, or directly on a CPU."""
-    replay = captured(calls) if device.type == "cuda" else lambda: [call() for call in calls]
+    replay = capture_graph(calls) if device.type == "cuda" else lambda: [call() for call in calls]
     return milliseconds(replay, device) * 1e3 / len(calls)
 
 
-def captured(calls: Sequence[Call]) -> Call:
+def capture_graph(calls: Sequence[Call]) -> Call:
     """Capture the calls as a graph, after a first run that compiles them; return a function that replays it."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

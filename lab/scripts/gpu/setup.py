@@ -1,4 +1,4 @@
-"""Parts of every phase: the options of the run, the results file, errors of a measurement."""
+"""Helpers of every phase: the options of the run, the results file, errors of a measurement."""
 
 import json
 from collections.abc import Callable
@@ -47,7 +47,7 @@ class Setup:
 
     device: torch.device
     tiny: bool
-    folder: Path  # of large files, reused by the next run
+    folder: Path  # folder of large files, which the next run uses again
     llama_source: Path | None  # see `gpu_run --llama-source`
 
     @property

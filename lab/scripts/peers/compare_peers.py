@@ -28,7 +28,7 @@ from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.models.shapes.dflash_file import config_of_file
 
 PLAIN_TOKENS = 128
-WARM_TOKENS = 16  # of an untimed answer, since first drafts are slow
+WARM_TOKENS = 16  # length of an untimed first answer, since first drafts are slow
 OURS = "localdflash"
 
 
@@ -74,7 +74,7 @@ def compare_drafting(server: Path, options: Options, suite: str, lengths: list[i
     files = local_files(load_registry().resolve(options.pair))
     peer_questions = questions(options, suite, limit)
     with ExitStack() as stack:
-        ours = stack.enter_context(DaemonSide.started(options))
+        ours = stack.enter_context(DaemonSide.start(options))
         sides: dict[str, Side] = {OURS: ours, f"{OURS} plain": ours.plain()}
         is_supported = files.drafter_gguf and not config_of_file(files.drafter_gguf).from_anchor
         plain = {"plain": ("--flash-attn", "on"), "plain without flash": ("--flash-attn", "off")}
@@ -105,11 +105,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="folder in which llama.cpp is built")
     parser.add_argument("--pair", default="embedded")
-    parser.add_argument("--suite", default="code", choices=("code", "chat"), help="prompts: as of `localdflash bench`")
-    parser.add_argument("--backend", default="auto", choices=("auto", "cpu", "llama.cpp"), help="of our side")
+    parser.add_argument("--suite", default="code", choices=("code", "chat"), help="prompts of `localdflash bench`")
+    parser.add_argument("--backend", default="auto", choices=("auto", "cpu", "llama.cpp"), help="localdflash's backend")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--limit", type=int, default=None, help="prompts of each category")
-    parser.add_argument("--rounds", type=int, default=9, help="of the baseline against llama-bench")
+    parser.add_argument("--rounds", type=int, default=9, help="rounds of the comparison with llama-bench")
     parser.add_argument("--lengths", default="3,7", help="draft lengths of llama-server")
     parser.add_argument("--json", type=Path, required=True)
     args = parser.parse_args()

@@ -1,10 +1,10 @@
-"""A GPU in software to test with: llama.cpp's Vulkan backend, and Mesa's lavapipe to run it on.
+"""A software GPU for tests: llama.cpp's Vulkan backend, running on Mesa's lavapipe.
 
 `PYTHONPATH=. python -P lab/scripts/peers/gpu_software.py [--folder .venv/gpu-software]` (`make gpu-software`) builds
 both into the folder, once; that takes 6 minutes on one core. Nothing is installed: Mesa, the shader compiler and the
 Vulkan headers are unpacked from Debian's packages, ggml-vulkan is built from the sources of the installed
-llama-cpp-python. `environment(folder)` has the variables with which a process finds the device; `installed(folder)` is
-whether it was built. Exit codes: 0 built, 1 impossible (one line names the reason).
+llama-cpp-python. `environment(folder)` has the variables with which a process finds the device. Exit codes: 0 built, 1
+impossible (one line names the reason).
 """
 
 import argparse
@@ -16,14 +16,14 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
-from localdflash.lab.scripts.editors.debian import CannotFetch, launcher, unpack
+from localdflash.lab.scripts.editors.debian import CannotFetch, unpack, write_launcher
 from localdflash.lab.scripts.peers.llama_source import VERSION, PeerError, llama_source, run
 
 FOLDER = Path(__file__).parents[3] / ".venv" / "gpu-software"
 LIBRARY = f"libggml-vulkan-{VERSION}.so"
 OLD, NEW = "bookworm", "trixie"  # programs need an old C library; ggml-vulkan needs headers of Vulkan 1.4
 RUNS, COMPILES = ["mesa-vulkan-drivers", "libvulkan1", "glslc"], ["libvulkan-dev", "spirv-headers"]
-# One module with ggml's own entry point, for `ggml_backend_load`; the host's code is not what takes the time here.
+# One module with ggml's own entry point, for `ggml_backend_load`; -O1, since the host's code takes little of the time.
 OPTIONS = (
     "-DCMAKE_BUILD_TYPE=Release",
     "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG",
@@ -34,7 +34,7 @@ OPTIONS = (
     "-DGGML_CPU=OFF",
     "-DGGML_NATIVE=OFF",
     "-DGGML_OPENMP=OFF",
-    # not the newer kind of path: this one also holds for the libraries that the Vulkan loader opens
+    # RPATH instead of RUNPATH: it also applies to the libraries that the Vulkan loader opens
     "-DCMAKE_MODULE_LINKER_FLAGS=-Wl,--disable-new-dtags",
 )
 
@@ -73,7 +73,7 @@ def build(folder: Path, jobs: int) -> None:
     where = (
         f"-DVulkan_INCLUDE_DIR={headers / 'usr/include'}",
         f"-DVulkan_LIBRARY={libraries / 'libvulkan.so.1'}",
-        f"-DVulkan_GLSLC_EXECUTABLE={launcher(folder / 'glslc', root, 'usr/bin/glslc', {})}",
+        f"-DVulkan_GLSLC_EXECUTABLE={write_launcher(folder / 'glslc', root, 'usr/bin/glslc', {})}",
         f"-DSPIRV-Headers_DIR={headers / 'usr/share/cmake/SPIRV-Headers'}",
         f"-DCMAKE_BUILD_RPATH={libraries}",
     )

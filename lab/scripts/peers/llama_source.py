@@ -1,4 +1,4 @@
-"""The sources that the supported llama-cpp-python is built from: fetched by pip, checked by their hash, unpacked once.
+"""Download the sources of the supported llama-cpp-python with pip, check their hash, and unpack them once.
 
 Only the standard library is used.
 """

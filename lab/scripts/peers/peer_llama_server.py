@@ -1,4 +1,4 @@
-"""The peer: `llama-server` with its own DFlash decoding, built from the sources that llama-cpp-python is built from.
+"""Build and run `llama-server`, which decodes with DFlash itself, from the sources of llama-cpp-python.
 
 `python lab/scripts/peers/peer_llama_server.py build --folder DIR` downloads the sdist (checked by its hash), compiles
 `llama-server` and `llama-bench` with the options that `pip install llama-cpp-python` uses, and prints the path of the
@@ -34,7 +34,7 @@ def build(folder: Path, jobs: int) -> Path:
     binaries = [folder / "build" / "bin" / target for target in TARGETS]
     if not all(binary.is_file() for binary in binaries):
         source = llama_source(folder)
-        # the variable through which the package's own build takes more options
+        # llama-cpp-python's build takes further options from this variable, too
         more = shlex.split(os.environ.get("CMAKE_ARGS", ""))
         # No GGML option is set: the package sets none on Linux either, so both get ggml's defaults for this machine.
         run("cmake", "-S", str(source), "-B", str(folder / "build"), *CMAKE_OPTIONS, *more)

@@ -1,4 +1,4 @@
-"""Common interface of both sides of the comparison: answers a question with text, tokens and time."""
+"""Both sides of the comparison, with a common interface: `ask` returns the text, tokens and time of an answer."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -61,7 +61,7 @@ class DaemonSide:
 
     @classmethod
     @contextmanager
-    def started(cls, options: Options) -> Iterator[Self]:
+    def start(cls, options: Options) -> Iterator[Self]:
         """Start a private daemon."""
         pair = str(Path(options.pair).absolute()) if options.pair.endswith(".gguf") else options.pair
         spec = EngineSpec({"pair": pair, "backend": options.backend, "threads": options.threads})
@@ -87,7 +87,7 @@ class DaemonSide:
 
 @dataclass(frozen=True)
 class ServerSide:
-    """`llama-server`, see `llama_server.py`; its time begins with the first token."""
+    """`llama-server`, run by `peer_llama_server.py`; its times begin with the first token."""
 
     server: Any
 
@@ -104,13 +104,13 @@ Side = DaemonSide | ServerSide
 
 
 def report(answers: Sequence[tuple[str, dict[str, PeerAnswer]]], ours: str) -> dict[str, Any]:
-    """Return each side's rate, tokens per verify step, our speed relative to it, and how often its text is ours."""
+    """Return each side's rate, tokens per verify step, our rate relative to it, and how often its text equals ours."""
     categories = dict.fromkeys(category for category, _ in answers)
     result: dict[str, Any] = {"prompts": len(answers), "sides": {}}
     for name in answers[0][1]:
         result["sides"][name] = {
             "tok_s": round(_rate(answers, name), 1),
-            "tau": round(_tau([of_all[name] for _, of_all in answers]), 3),
+            "tau": round(_tau([by_side[name] for _, by_side in answers]), 3),
             "ours_over_this": round(_rate(answers, ours) / _rate(answers, name), 3),
             "ours_over_this_by_category": {
                 category: round(_rate(some, ours) / _rate(some, name), 3)
@@ -124,12 +124,12 @@ def report(answers: Sequence[tuple[str, dict[str, PeerAnswer]]], ours: str) -> d
 
 
 def _same(answers: Sequence[tuple[str, dict[str, PeerAnswer]]], name: str, other: str) -> str:
-    return f"{sum(of_all[name].text == of_all[other].text for _, of_all in answers)}/{len(answers)}"
+    return f"{sum(by_side[name].text == by_side[other].text for _, by_side in answers)}/{len(answers)}"
 
 
 def _rate(answers: Sequence[tuple[str, dict[str, PeerAnswer]]], name: str) -> float:
     """Return the tokens per second over all answers."""
-    return 1e3 * sum(of_all[name].tokens for _, of_all in answers) / sum(of_all[name].ms for _, of_all in answers)
+    return 1e3 * sum(by_side[name].tokens for _, by_side in answers) / sum(by_side[name].ms for _, by_side in answers)
 
 
 def _tau(answers: Sequence[PeerAnswer]) -> float:

@@ -14,7 +14,7 @@ from localdflash.base.files import paths
 from localdflash.server.address import Address
 from localdflash.server.client import Client, find
 
-ROOT = Path(__file__).resolve().parents[3]  # of the source tree
+ROOT = Path(__file__).resolve().parents[3]  # root folder of the source tree
 PROGRAM = "import sys; from localdflash.cli import main; sys.exit(main())"
 
 

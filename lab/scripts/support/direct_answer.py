@@ -1,4 +1,4 @@
-"""Answers without a server, to which tests and the soak compare the daemon's answers."""
+"""Answers without a server, with which tests and `soak.py` compare the daemon's answers."""
 
 from typing import NamedTuple
 

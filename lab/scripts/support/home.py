@@ -30,6 +30,6 @@ def home_with(*pairs: str) -> Iterator[Path]:
 def lend_models(home: Path, *pairs: str) -> None:
     """Link the user's models into a home. SystemExit if a pair is missing."""
     if absent := [pair for pair in pairs if missing_files(load_registry().resolve(pair))]:
-        sys.exit(f"{absent[0]} is not here: localdflash models pull {absent[0]}")
+        sys.exit(f"{absent[0]} is not downloaded; run `localdflash models pull {absent[0]}`")
     (home / "cache").mkdir(parents=True)
     (home / "cache" / "models").symlink_to(models_folder())

@@ -1,8 +1,8 @@
 """Engine that answers /complete at once from known texts, to measure and test everything around a model.
 
-`COMMAND FILE... [--delay MS]`: listens where the daemon would. A request whose text around the cursor stands in a file
-gets what is missing: to the end of the line, or after a line that opens a block to the next empty line. Any other
-request gets an empty answer. `--delay` is the time between two lines.
+`COMMAND FILE... [--delay MS]`: listens where the daemon would. If a file contains the text around the cursor, the
+answer is the file's text at the cursor, up to the end of the line or, after the start of a block, up to the next empty
+line. Any other request gets an empty answer. `--delay` is the time between two lines.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from localdflash.server.sockets import local, prepare_folder
 
 Connected = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None]
 COMMAND = (sys.executable, "-P", __file__)
-KNOWN = 200  # characters on either side of the cursor by which a place is known
+MATCHED_CHARS = 200  # characters on either side of the cursor that a file must contain
 PAIR: dict[str, Any] = {"pair": "oracle", "roles": ["chat", "completion"], "options": {"pair": "oracle"}}
 ABOUT = PAIR | {"pairs": [PAIR], "running": 0, "waiting": 0, "notice": None, "pid": 0}
 END = {
@@ -35,7 +35,7 @@ END = {
 
 
 class Oracle:
-    """Source of known texts. `live` and `most` count answers under way; `asked` holds the request bodies."""
+    """Server of known texts. `live` and `max_live` count the answers in progress; `requests` holds the bodies."""
 
     def __init__(self, texts: list[str], delay: float = 0.0) -> None:
         self._texts, self._delay = texts, delay
@@ -46,9 +46,9 @@ class Oracle:
     def rest(self, before: str, after: str, mode: str) -> str:
         """Return the text between `before` and `after` in a known text that contains both."""
         for text in self._texts:
-            begin = text.find(before[-KNOWN:]) if before else 0
-            start = begin + len(before[-KNOWN:])
-            end = text.find(after[:KNOWN], start) if after else len(text)
+            begin = text.find(before[-MATCHED_CHARS:]) if before else 0
+            start = begin + len(before[-MATCHED_CHARS:])
+            end = text.find(after[:MATCHED_CHARS], start) if after else len(text)
             if min(begin, end) < 0:
                 continue
             rest, line = text[start:end], before.rpartition("\n")[2].strip()

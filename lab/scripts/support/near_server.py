@@ -1,4 +1,4 @@
-"""A language server in the same process and on the same event loop as the editor that it serves."""
+"""Language server in the process and on the event loop of the editor that it serves."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ class _Alone(EditorContext):
         """See `EditorContext`."""
         return None
 
-    async def look(self, uri: str, line: int) -> bool:
+    async def look_up(self, uri: str, line: int) -> bool:
         """See `EditorContext`."""
         return False
 

@@ -1,6 +1,6 @@
 """Engine for the language server that records a pair's greedy answers in a file and cuts them by today's rules.
 
-Unknown answers are generated. An answer takes `FIRST`, and `EACH` for a token, of a time that may be virtual.
+Unknown answers are generated. An answer takes `FIRST` seconds, and `EACH` per token, on a clock that may be virtual.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ from localdflash.server.api.schemas import CompleteRequest
 from localdflash.server.worker import TextDelta
 from localdflash.text.stream import AnswerText, Detokenizer
 
-FIRST, EACH = 0.030, 0.004  # seconds, as a small pair has them on a laptop
-NO_END = "\0"  # what an answer is recorded by that may not end at once, instead of a word
-AT_ONCE = 8  # tokens that are generated at a time
+FIRST, EACH = 0.030, 0.004  # seconds, as of a small pair on a laptop
+NO_END = "\0"  # stands for the word in the key of an answer that must not end at once
+AT_ONCE = 8  # tokens generated at a time
 
 
 class RecordedAnswer(msgspec.Struct):

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-SLOTS = 8
+SLOTS = 8  # tokens in a block of the drafter
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class ScriptStep:
-    """One event of an answer, `wait` seconds after the one before. All its tokens but the last were drafted."""
+    """One event of an answer, `wait` seconds after the previous event. All its tokens but the last were drafted."""
 
     text: str
     wait: float = 0.0

@@ -1,7 +1,7 @@
 """Daemon with scripted answers, to measure and test the chat from outside.
 
-In a test: `with scripted(Answer.of("Hello")) as engine`. As a process: `COMMAND`, with its script from POST /script or
-SCRIPT in the environment. Requests are in `asked`, or at GET /script. The last answer repeats.
+In a test: `with scripted(Answer.of("Hello")) as engine`. As a process: `COMMAND`, whose script comes from POST /script
+or the environment variable SCRIPT. Requests are in `asked`, or at GET /script. The last answer repeats.
 """
 
 import argparse
@@ -56,8 +56,8 @@ class ScriptedEngine:
     about: Json = field(default_factory=dict)
     loading: float = 0.0
     asked: list[Json] = field(default_factory=list)  # bodies of the chats
-    live: int = 0  # answers under way
-    left: int = 0  # answers that the client did not wait for
+    live: int = 0  # answers in progress
+    left: int = 0  # answers whose client disconnected
     began: float = field(default_factory=time.monotonic)
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

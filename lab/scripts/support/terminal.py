@@ -1,4 +1,4 @@
-"""Program on a pseudo-terminal, with its screen and all written bytes with their times.
+"""Program on a pseudo-terminal, with its screen, and all bytes that it wrote with their times.
 
 The terminal answers only the query for synchronised output. Output is read only inside the waiting methods, so a
 program may block when it writes at other times.
@@ -21,8 +21,8 @@ import pyte
 
 from localdflash.lab.scripts.support.bench_daemon import PROGRAM
 
-READY = "Ask something"  # what the prompt of an empty chat says
-PATIENCE = 20.0  # seconds
+READY = "Ask something"  # text in the prompt of an empty chat
+PATIENCE = 20.0  # seconds of a wait before it fails
 KEYS = {
     "enter": "\r",
     "escape": "\x1b",
@@ -49,8 +49,7 @@ _COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
 _MODE = re.compile(rb"\x1b\[\?([0-9;]+)([hl])")
 _UNKNOWN_TO_PYTE = re.compile(rb"\x1b\[[<=>][0-;]*[a-zA-Z]|\x1b\[\?[0-9;]*\$p")
 _INCOMPLETE = re.compile(rb"\x1b(\[[0-?]*[ -/]*)?$")
-_ASKED = b"\x1b[?2026$p"
-_ANSWERED = b"\x1b[?2026;2$y"
+_SYNC_QUERY, _SYNC_REPLY = b"\x1b[?2026$p", b"\x1b[?2026;2$y"  # about synchronised output
 
 
 @dataclass
@@ -60,7 +59,7 @@ class Terminal:
     child: "pexpect.spawn[bytes]"
     screen: pyte.Screen
     raw: bytearray = field(default_factory=bytearray)
-    times: list[tuple[float, int]] = field(default_factory=list)  # perf_counter, bytes that were there by then
+    times: list[tuple[float, int]] = field(default_factory=list)  # perf_counter, and length of `raw` at that time
     _stream: pyte.ByteStream = field(init=False)
     _drawn: int = 0
     _ended: bool = False
@@ -122,8 +121,8 @@ class Terminal:
         self._drawn += len(new)
         try:
             self._stream.feed(_UNKNOWN_TO_PYTE.sub(b"", new))
-        except TypeError as error:  # pyte's way to refuse parameters
-            raise AssertionError(f"no honest program writes this: {error}: {new[-2000:]!r}") from None
+        except TypeError as error:  # pyte raises it for parameters that a sequence does not have
+            raise AssertionError(f"the program wrote an invalid sequence: {error}: {new[-2000:]!r}") from None
         return "\n".join(row.rstrip() for row in self.screen.display)
 
     @property
@@ -181,8 +180,8 @@ class Terminal:
         except pexpect.EOF:
             self._ended = True
             return False
-        if _ASKED in data:
-            self.send(_ANSWERED)
+        if _SYNC_QUERY in data:
+            self.send(_SYNC_REPLY)
         self.raw += data
         self.times.append((time.perf_counter(), len(self.raw)))
         return True

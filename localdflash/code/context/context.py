@@ -8,7 +8,7 @@ from pathlib import Path
 class ContextPiece:
     """Piece of code, from any file, that may go into a prompt."""
 
-    kind: str  # import, definition, open, recent or edit
+    kind: str  # import, definition, open (an open file), recent (one edited recently) or edit (a diff)
     name: str  # path relative to the workspace folder
     text: str
     weight: float = 1.0  # importance, 0 to 1

@@ -13,8 +13,8 @@ from tree_sitter import Node
 
 from localdflash.text import syntax
 
-MAX_TEXT_CHARS = 600  # of one definition
-MAX_DEFINITIONS = 2_000  # of one file
+MAX_TEXT_CHARS = 600  # per definition
+MAX_DEFINITIONS = 2_000  # per file
 _SMALL_CLASS_LINES = 12  # a class of at most this many lines is kept whole
 _LAST_NAME = re.compile(r"[\w$]+$")
 _DOCSTRING_OPENING = re.compile(r"""[rRuU]?('{3}|"{3})\s*""")
@@ -146,7 +146,7 @@ def find_definitions(path: str, language: str, text: str) -> list[Definition]:
 
 
 def _walk(root: Node, rules: _Rules) -> Iterator[tuple[Node, str, str]]:
-    """Yield nodes of definitions with kind and owner, in file order. Iterative: a text may be nested too deeply."""
+    """Yield nodes of definitions with kind and owner, in file order. Iterative, because nesting may be too deep."""
     stack = [(child, False, "") for child in reversed(root.named_children)]
     while stack:
         node, is_member, owner = stack.pop()

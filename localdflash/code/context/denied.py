@@ -1,6 +1,6 @@
 """Names of files with secrets: these files are never read, indexed or put into a prompt, not even if open.
 
-Names are compared without case, and also without the affixes of backup copies (`.env~`, `server.key.bak`).
+Names are compared ignoring case, and also without the affixes of backup copies (`.env~`, `server.key.bak`).
 """
 
 import re
@@ -48,7 +48,7 @@ def is_secret(path: PurePath) -> bool:
 class Refusal(Enum):
     """Reasons to refuse a file, as shown to users. A file that git ignores is still completed on request."""
 
-    SECRET = "its name is one of files with secrets"
+    SECRET = "its name is typical of files with secrets"
     OUTSIDE = "it is a link to a file outside of the project"
     OURS = ".localdflashignore names it"
     GIT = ".gitignore names it"

@@ -12,10 +12,10 @@ from localdflash.code.context.context import ContextPiece
 from localdflash.code.context.denied import is_secret
 from localdflash.code.context.files import clean_name
 
-NEAR_LINES = 8  # between changes of one edit
-RECENT_SECONDS = 1.0  # between changes of one edit
-MAX_EDITS = 32  # of all documents together
-MAX_EDIT_CHARS = 3_000  # old and new together
+NEAR_LINES = 8  # greatest distance between changes of one edit
+RECENT_SECONDS = 1.0  # longest time between changes of one edit
+MAX_EDITS = 32  # edits kept, of all documents together
+MAX_EDIT_CHARS = 3_000  # old and new lines together
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class RecentEdit:
     hunks: list[EditHunk] = field(default_factory=list)
     changed_at: float = 0.0  # seconds, by the clock of `EditHistory.changed`
 
-    def placed(self) -> Iterator[tuple[int, EditHunk]]:
-        """Yield (first line in the document after the edit, hunk)."""
+    def hunks_with_lines(self) -> Iterator[tuple[int, EditHunk]]:
+        """Yield each hunk, with its first line in the document after the edit: (line, hunk)."""
         shift = 0
         for hunk in self.hunks:
             yield hunk.line + shift, hunk
@@ -49,9 +49,8 @@ class RecentEdit:
 
     def distance(self, first: int, last: int) -> int:
         """Return the number of lines between the edit and lines `first` to `last` of the document after the edit."""
-        return min(
-            (max(at - last, first - at - len(hunk.new), 0) for at, hunk in self.placed()), default=NEAR_LINES + 1
-        )
+        distances = (max(at - last, first - at - len(hunk.new), 0) for at, hunk in self.hunks_with_lines())
+        return min(distances, default=NEAR_LINES + 1)
 
     def size(self) -> int:
         """Return the number of characters in old and new lines."""
@@ -66,7 +65,7 @@ class EditHistory:
         self._edits: list[RecentEdit] = []
 
     def changed(self, name: str, line: int, old: Sequence[str], new: Sequence[str], now: float) -> None:
-        """Record a replacement of lines from `line` (0-based) on. Lines come without line ends; `now`: seconds."""
+        """Record that lines from `line` (0-based) on were replaced. Lines have no line endings; `now`: seconds."""
         if is_secret(PurePath(name)):
             return
         line, old, new = _trim(line, tuple(old), tuple(new))
@@ -105,7 +104,7 @@ class EditHistory:
             for edit, age in zip(edits[len(edits) - len(ages) :], ages, strict=True)
         ]
 
-    def replaced(self, limit: int) -> list[str]:
+    def replaced_texts(self, limit: int) -> list[str]:
         """Return at most `limit` texts that were replaced or deleted, newest first, for lookup drafts."""
         texts = ("\n".join(hunk.old) for edit in reversed(self.edits()) for hunk in reversed(edit.hunks))
         return list(dict.fromkeys(text for text in texts if text.strip()))[:limit]
@@ -118,7 +117,7 @@ class EditHistory:
 
 def _continues(edit: RecentEdit, first: int, last: int, now: float) -> bool:
     is_recent_and_near = now - edit.changed_at <= RECENT_SECONDS and edit.distance(first, last) <= NEAR_LINES
-    return is_recent_and_near or any(at < last and first < at + len(hunk.new) for at, hunk in edit.placed())
+    return is_recent_and_near or any(at < last and first < at + len(hunk.new) for at, hunk in edit.hunks_with_lines())
 
 
 def _trim(line: int, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
@@ -134,7 +133,7 @@ def _merge(edit: RecentEdit, change: EditHunk) -> list[EditHunk]:
     """Return the hunks of an edit extended by a change. `change.line` is a line of the document after the edit."""
     start, end = change.line, change.line + len(change.old)
     before, after, touched, shift = [], [], [], 0
-    for at, hunk in edit.placed():
+    for at, hunk in edit.hunks_with_lines():
         if at + len(hunk.new) < start:
             before.append(hunk)
             shift += hunk.delta
@@ -159,7 +158,7 @@ def _merge(edit: RecentEdit, change: EditHunk) -> list[EditHunk]:
 
 def _diff(edit: RecentEdit) -> str:
     lines = []
-    for at, hunk in edit.placed():
+    for at, hunk in edit.hunks_with_lines():
         lines.append(f"@@ -{hunk.line + 1},{len(hunk.old)} +{at + 1},{len(hunk.new)} @@")
         lines += [f"-{line}" for line in hunk.old]
         lines += [f"+{line}" for line in hunk.new]

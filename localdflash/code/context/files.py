@@ -9,15 +9,15 @@ from localdflash.base.system.open_folder import OpenFolder
 from localdflash.text.sanitize import sanitize
 
 MAX_FILE_BYTES = 1_000_000
-MAX_LINE_CHARS = 5_000  # a longer line is not hand-written
+MAX_LINE_CHARS = 5_000  # a text with a longer line counts as minified
 
 
 class Signature(NamedTuple):
-    """Inode, size in bytes and change time of a file: equal if the file is unchanged."""
+    """Inode, size in bytes and modification time of a file: equal if the file is unchanged."""
 
     inode: int
     size: int
-    changed_ns: int
+    modified_ns: int
 
 
 def read_signature(path: str) -> Signature | None:
@@ -30,7 +30,7 @@ def read_signature(path: str) -> Signature | None:
 
 
 def read_text(root: str, name: str) -> str | None:
-    """Return the text of the file at path `name` below a root; None if `read_bytes` fails, or if binary or minified."""
+    """Return the text of the file at path `name` below a root; None if it is unreadable, binary or minified."""
     data = read_bytes(root, name)
     if data is None or b"\0" in data:
         return None

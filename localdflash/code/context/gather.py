@@ -24,19 +24,19 @@ T = TypeVar("T")
 NEAR_LINES = 20  # lines above and below the cursor whose names are looked up
 STEP_LINES = 5  # the range of near lines moves by this step
 MAX_CANDIDATES = 3  # a name with more definitions in the workspace is ambiguous: none is used
-MAX_CONTEXT_CHARS = 6_000  # of all pieces; `assemble` then truncates them to a token budget
-MAX_PASSAGES = 4  # from other open files
-MAX_EDITS = 8  # in the prompt
-MIN_SIMILARITY = 0.05  # of a passage to the code at the cursor: Jaccard similarity of their identifiers
+MAX_CONTEXT_CHARS = 6_000  # all pieces together; `assemble` then truncates them to a token budget
+MAX_PASSAGES = 4  # passages from other open files
+MAX_EDITS = 8  # recent edits in the prompt
+MIN_SIMILARITY = 0.05  # Jaccard similarity of the identifiers of a passage and of the code at the cursor
 OWN_SHARE, IMPORT_SHARE, DEFINITION_SHARE, PASSAGE_SHARE = 0.25, 0.45, 0.65, 0.85  # cumulative shares of the characters
 _NAME = re.compile(r"[^\W\d]\w{2,}")
 _FINISHED_NAME = re.compile(r"[^\W\d]\w{2,}(?=\W)")
 _DEFINED_HERE = re.compile(
     r"\b(?:def|class|func|fn|function|type|struct|interface|enum|trait|const|let|var|local|static)\s+(\w+)"
 )
-_DISTINCTIVE_NAME = re.compile(r"^[^\W_].*(?:[a-z0-9][A-Z]|\w_\w)")  # of several words, and not private
+_DISTINCTIVE_NAME = re.compile(r"^[^\W_].*(?:[a-z0-9][A-Z]|\w_\w)")  # a name of several words that is not private
 WINDOW_LINES = 40  # length of a passage
-WINDOW_STEP_LINES = 20  # between the starts of two passages of a file
+WINDOW_STEP_LINES = 20  # distance between the starts of two passages of a file
 _KEYWORDS = frozenset(
     re.findall(
         r"\w+",
@@ -84,7 +84,7 @@ def _length(pieces: Sequence[ContextPiece]) -> int:
 
 
 def _names_near(lines: Sequence[str], line: int) -> dict[str, None]:
-    """Return each name near the cursor once: from lines below, lines above, then finished names of its line."""
+    """Return each name near the cursor once: from lines below, from lines above, then finished ones of its line."""
     start = max(line - NEAR_LINES, 0) // STEP_LINES * STEP_LINES
     end = (line + NEAR_LINES) // STEP_LINES * STEP_LINES + STEP_LINES
     far = "\n".join((*lines[line + 1 : end], *lines[start:line]))
@@ -95,7 +95,7 @@ def _names_near(lines: Sequence[str], line: int) -> dict[str, None]:
 def _own_code(current: OpenFile, line: int, names: dict[str, None], room: int) -> list[ContextPiece]:
     """Return distant imports and definitions of the current file that define names near the cursor, as one piece.
 
-    Its paragraphs are separated by empty lines: the prompt leaves out those that its prefix and suffix contain.
+    Empty lines separate its paragraphs, because the prompt leaves out paragraphs that its prefix or suffix contains.
     """
     head = cut_head(current.text) if line > 2 * NEAR_LINES else ""
     imports = [text for text in import_statements(current.language, head) if {*_NAME.findall(text)} & {*names}]
@@ -113,7 +113,7 @@ def _definitions(
     path = os.path.realpath(current.path) if current.path else ""
     own = set(workspace.defined_in(path))
     imports: dict[Definition, float] = {}
-    modules: dict[str, Definition] = {}
+    modules: dict[str, Definition] = {}  # definitions that imported modules contain, by name
     for statement in parse_imports(current.language, cut_head(current.text)) if path else ():
         files = next((paths for module in statement.paths if (paths := workspace.locate(path, module))), ())
         exported = [definition for file in files for definition in workspace.defined_in(file)]

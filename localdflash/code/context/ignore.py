@@ -102,7 +102,7 @@ def _read_rules(top: str, name: str) -> tuple[_Rule, ...]:
 
 
 def _limit_stars(line: str) -> str:
-    """Return a pattern that matches fast. One with too many stars is cut at its first star, so it ignores more."""
+    """Return the pattern, cut at its first star if it has too many: it then matches fast, and ignores more."""
     line = _STARS.sub("**", line)
     segments = line.split("/")
     if segments.count("**") <= MAX_STARS and all(len(re.findall(r"\*+", one)) <= MAX_STARS for one in segments):

@@ -87,7 +87,7 @@ def _python_files(path: str) -> tuple[str, ...]:
 
 
 def _script(node: Node) -> Iterator[Import]:
-    """Yield the imports of relative modules in JavaScript and TypeScript; others are not in the workspace."""
+    """Yield the imports of relative modules in JavaScript and TypeScript; other modules are not in the workspace."""
     source = node.child_by_field_name("source")
     if node.type == "variable_declarator" and _text(node.child_by_field_name("value")).startswith("require("):
         source = node.child_by_field_name("value")

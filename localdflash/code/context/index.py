@@ -24,10 +24,10 @@ from localdflash.code.context.index_store import FileStore, IndexedFile
 from localdflash.code.context.listing import SKIPPED, list_entries, may_enter
 from localdflash.text.syntax import language_of
 
-MAX_FILES = 20_000  # of all roots together
-MAX_FOLDERS = watch.MAX_FOLDERS  # of one root
+MAX_FILES = 20_000  # files in all roots together
+MAX_FOLDERS = watch.MAX_FOLDERS  # folders per root
 PAUSE_SECONDS = 0.2  # from a file's first change until the file is read
-SOURCE_FOLDERS = ("", "src", "lib", "include", "python", "app", "src/main/java", "main/java")  # of modules
+SOURCE_FOLDERS = ("", "src", "lib", "include", "python", "app", "src/main/java", "main/java")  # searched for modules
 
 
 class ChangeQueue:
@@ -49,7 +49,7 @@ class ChangeQueue:
             self._changed.notify_all()
 
     def take(self) -> list[tuple[str, bool]]:
-        """Wait for paths whose pause is over; return each with its `gone`, or [] once the queue is closed."""
+        """Wait for paths whose pause is over; return (path, `gone`) of each, or [] once the queue is closed."""
         with self._changed:
             self._busy = False
             self._changed.notify_all()
@@ -309,7 +309,7 @@ class Workspace:
         self._store.keep_below(f"{root.path}/{top}".rstrip("/"), indexed)
 
     def _index(self, root: _Root, name: str) -> bool:
-        """Read a file unless it is unchanged; return whether it is indexed now. Its folder must be one to enter."""
+        """Read a file unless it is unchanged; return whether it is indexed now. `may_enter` must allow its folder."""
         language, path = language_of(name), f"{root.path}/{name}"
         if not language or is_secret(PurePath(name)) or root.rules.ignored_entry(name):
             return False

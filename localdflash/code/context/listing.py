@@ -10,8 +10,8 @@ from localdflash.code.context.denied import is_secret
 from localdflash.code.context.files import clean_name
 from localdflash.code.context.ignore import IgnoreRules
 
-MAX_FILES = 100_000  # in one listing
-MAX_SECONDS = 2.0  # for one listing
+MAX_FILES = 100_000  # files per listing
+MAX_SECONDS = 2.0  # time limit of a listing
 VERSION_CONTROL = {".git", ".hg", ".svn", ".jj"}
 SKIPPED = VERSION_CONTROL | {
     *("node_modules", "bower_components", ".venv", "venv", ".tox", ".nox", "site-packages", "__pycache__", ".eggs"),

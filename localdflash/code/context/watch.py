@@ -1,6 +1,6 @@
 """Watch the indexed folders of all roots with one watchdog observer. Files are never polled.
 
-On Linux three watchdog classes are replaced: they would also watch `node_modules`, and hide running out of watches.
+On Linux three watchdog classes are replaced: the originals would also watch `node_modules`, and hide a lack of watches.
 """
 
 import errno
@@ -17,7 +17,7 @@ from watchdog.events import DirMovedEvent, FileMovedEvent, FileSystemEvent, File
 from watchdog.observers.api import BaseObserver
 from watchdog.observers.polling import PollingObserver
 
-MAX_FOLDERS = 20_000  # of one root; all programs of a user share one limit of watches
+MAX_FOLDERS = 20_000  # watched folders per root; all programs of a user share one limit of watches
 EVENTS: list[type[FileSystemEvent]] = [
     *(events.DirCreatedEvent, events.DirDeletedEvent, DirMovedEvent, events.FileClosedEvent, events.FileCreatedEvent),
     *(events.FileDeletedEvent, events.FileModifiedEvent, FileMovedEvent),
@@ -39,7 +39,7 @@ class WatchListener:
 
 
 def start_watching(roots: Iterable[str], listener: WatchListener) -> BaseObserver:
-    """Watch the folders below the roots for which `is_watched`; OSError if the system cannot."""
+    """Watch the folders below the roots that `is_watched` accepts; OSError if the system cannot watch them."""
     observer = _observer(listener)
     try:
         for root in roots:
@@ -86,7 +86,7 @@ if sys.platform == "linux":
 
     @dataclass
     class _Group(InotifyWatchGroup):
-        """Watches below one root: only folders for which `is_watched`, at most `MAX_FOLDERS`."""
+        """Watches of the folders below one root that `is_watched` accepts, at most `MAX_FOLDERS`."""
 
         listener: WatchListener = field(kw_only=True)
 

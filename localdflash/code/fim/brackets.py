@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-OPENERS, CLOSERS = "([{", ")]}"  # in matching order
+OPENERS, CLOSERS = "([{", ")]}"  # matching brackets have the same index
 _HASH, _SLASHES, _DASHES = ("#",), ("//", "/*"), ("--",)
 _COMMENTS = {"python": _HASH, "lua": _DASHES, "": ("#", "//")}
 _QUOTES = {"go": '"`', "javascript": "\"'`", "typescript": "\"'`", "tsx": "\"'`", "rust": '"', "": '"'}

@@ -11,13 +11,13 @@ from localdflash.engine.generate import Request
 
 
 class DistinctStart:
-    """`Constraint`: the first token, after the word of `healing`, is new: not in the shared set `first_tokens`."""
+    """`Constraint`: the first token after the word of `healing` is not in `first_tokens`, which all choices share."""
 
     renormalizes = False
 
     def __init__(self, healing: Healing | None, vocab_size: int, first_tokens: set[int]) -> None:
         self._healing, self._size, self._first_tokens = healing, vocab_size, first_tokens
-        self._is_first = True  # this first token has not been sampled yet
+        self._is_first = True  # whether the first token has not been sampled yet
 
     def mask(self) -> NDArray[np.bool_] | None:
         """See `Constraint`."""
@@ -51,6 +51,6 @@ class DistinctStart:
 
 
 def continue_past_end(request: Request, ids: Sequence[int], vocab_size: int) -> Request:
-    """Return a request that samples another token in place of the end token `ids[-1]`. Both share `stats`."""
+    """Return a request that samples another token in place of the end token `ids[-1]`. The requests share `stats`."""
     constraint = DistinctStart(None, vocab_size, {*request.ends})
     return replace(request, ids=list(ids[:-1]), constraint=constraint, finish_reason="")

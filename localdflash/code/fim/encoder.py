@@ -13,7 +13,7 @@ from localdflash.text.fim_formats import Vocabulary
 
 MAX_CHARS_PER_TOKEN = 10  # assumed upper limit
 STEP_SHARE, TOKENS_PER_LINE = 4, 12  # the step is about 1/4 of the prefix's lines, if a line has 12 tokens
-LINE_STEP_CHARS = 256  # step within a line that is too long by itself
+LINE_STEP_CHARS = 256  # step within a line that exceeds the budget by itself
 MAX_CACHED_LINES = 16_384
 MAX_CACHED_LINE_CHARS = 1024  # longer lines are not cached
 _LINES = re.compile(r"[^\n]*\n(?:[ \t]*\n)*|[^\n]+")
@@ -89,7 +89,7 @@ def keep_last(encoder: Encoder, text: str, max_tokens: int, first_line: int = 0)
 
 
 def _on_grid(lines: list[str], first: int, number: int, max_tokens: int) -> int:
-    """Return the first index >= `first` at a multiple of the step, which is halved until there is one."""
+    """Return the first index >= `first` of a line whose number is a multiple of a step, halved until one is found."""
     numbers = [number, *(number := number + line.count("\n") for line in lines)]
     step = 1 << max(max_tokens // (STEP_SHARE * TOKENS_PER_LINE), 1).bit_length() - 1
     while step > 1:

@@ -16,7 +16,7 @@ from localdflash.text import syntax
 Mode = Literal["auto", "line", "lines"]  # requested extent; "lines": to the end of the block
 ExtentKind = Literal["line", "statement", "block"]
 
-MAX_BEFORE_CHARS, MAX_AFTER_CHARS = 4000, 3000  # that are searched for brackets
+MAX_BEFORE_CHARS, MAX_AFTER_CHARS = 4000, 3000  # characters around the cursor that are searched for brackets
 LINES_ABOVE, LINES_BELOW = 8, 3  # non-empty lines that an answer must not repeat
 _CLOSING = re.compile(r"[\s)\]}\"'`;:,]*")
 _CLOSERS = re.compile(r"[)\]}]+")

@@ -17,7 +17,7 @@ from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.text.fim_formats import check_suffix, stop_ids
 
-MAX_DRAFT_TOKENS = 1024  # of all texts for lookup drafts together; indexing them costs microseconds per token
+MAX_DRAFT_TOKENS = 1024  # total length of the texts for lookup drafts; indexing costs microseconds per token
 SPARE_REQUESTS = 3  # planned in addition, to replace empty answers
 VARIED_TEMPERATURE = 0.8  # minimum for further choices if their first tokens cannot be kept distinct
 WAIT_SECONDS = 0.1  # how long an automatic completion waits for `Spellings`

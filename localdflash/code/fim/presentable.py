@@ -1,4 +1,4 @@
-"""Return only those beginnings of an answer that are *sound* at the cursor: see `Soundness`.
+"""Return only beginnings of an answer that are *sound* at the cursor: brackets close and the code parses.
 
 Complete lines are returned as soon as they are sound. When the answer ends, its longest sound beginning is returned. If
 there is none, a likely answer continues past its end, and an answer that the user requested is returned whole.
@@ -16,12 +16,12 @@ from localdflash.code.fim.extent import CursorContext, Mode, find_cursor_context
 from localdflash.code.fim.known_names import KnownNames
 from localdflash.code.fim.prompt import Gap
 from localdflash.code.fim.python_lines import missing_blanks
-from localdflash.code.fim.repeats import stutter
+from localdflash.code.fim.repeats import find_stutter
 from localdflash.code.fim.sound import Soundness
 from localdflash.code.fim.stopping import Stopping
 
 MIN_LINE_PROBABILITY = 0.1  # joint probability of the first line's tokens, for an answer to continue past its end
-MAX_CONTINUED_ENDS = 2  # that one answer continues past
+MAX_CONTINUED_ENDS = 2  # number of ends that one answer continues past
 _CONTINUABLE_REASONS = frozenset({"line", "statement", "unsure"})
 MAX_TRIED_ENDS = 24  # beginnings checked for one answer: each costs a parse
 _END = re.compile(r"(?<=[\w)\]}\"'`;])(?![\w\"'`])")
@@ -136,7 +136,7 @@ class PresentableEnding:
             end_before_overlap = len(whole) - overlap
             yield end_before_overlap, whole[:end_before_overlap].rstrip()
         is_prose = self._cursor.brackets.terminator  # non-empty in a string or comment
-        repeats = stutter(whole.rpartition("\n")[2])
+        repeats = find_stutter(whole.rpartition("\n")[2])
         has_sentence = is_prose and self._stopping.reason == "unsure" and _SENTENCE.search(whole)
         cut_off = "".join(self._pieces).partition(whole)[2] if whole else ""
         if not repeats and not has_sentence and (is_prose or not self._is_half_call(whole, cut_off)):
@@ -178,5 +178,5 @@ def plan_ending(
     if lead := missing_blanks(cursor) if adds_blanks else "":
         before, gap = before + lead, replace(gap, middle=gap.middle + lead)
         cursor = find_cursor_context(gap.language, before, after, mode)
-    sound, texts = Soundness.at(cursor, before, after, gap.closed), (before, after, *(piece.text for piece in others))
+    sound, texts = Soundness.at(cursor, before, after, gap.closers), (before, after, *(piece.text for piece in others))
     return gap, partial(PresentableEnding, cursor, sound, texts, word, min_probability, lead)

@@ -18,7 +18,7 @@ MAX_PROMPT_TOKENS = 2048
 HEAD_SHARE, SUFFIX_SHARE = 0.35, 0.20  # maximum shares of the prompt; the prefix gets the remaining tokens
 STEP_TOKENS = 64  # sizes of head, suffix and answer are rounded up to multiples; also minimum of a truncated head piece
 MARKER_TOKENS = 8  # reserved for BOS and the FIM markers
-MAX_LINE_CHARS = 400  # of the cursor's line before a given anchor; a longer line keeps that anchor
+MAX_LINE_CHARS = 400  # an anchor less than this far into its line moves to the start of the line
 MIN_ANSWER_TOKENS = 128  # reserved; a request for 0 tokens that only fills the KV cache gets the same prompt
 _EMPTY_LINES = re.compile(r"\A(?:[ \t]*\n)+")
 _COMMENTS = {"python": "#", "lua": "--"}
@@ -34,7 +34,7 @@ class Gap:
     middle: str  # from the anchor to the cursor
     suffix: str
     first_line: int = 0  # number of the first line of `prefix` in the file, 0-based
-    closed: str = ""  # closers that the editor inserted before `suffix`; the completion may contain them too
+    closers: str = ""  # closers that the editor inserted before `suffix`; the completion may contain them too
 
     def without(self, word: str) -> "Gap":
         """Return the gap without the unfinished `word` before the cursor."""
@@ -63,7 +63,7 @@ class TokenBudget:
     """Token limits of the prompt's parts."""
 
     context: int  # length of the model's context
-    prompt: int  # of all parts together, without markers
+    prompt: int  # all parts together, without markers
     answer: int  # reserved for the completion
     head: int
     prefix: int
@@ -85,7 +85,7 @@ class InfillPrompt:
         """Return whether text before or after the cursor was cut."""
         return any(part.cut for part in self.parts if part.kind in ("prefix", "suffix"))
 
-    def explained(self) -> dict[str, Any]:
+    def explain(self) -> dict[str, Any]:
         """Return the parts, included or left out, as JSON values."""
         return {"prompt": [asdict(part) for part in self.parts], "budget": asdict(self.budget)}
 
@@ -96,7 +96,7 @@ def assemble(
     context: int,  # length of the model's context, in tokens
     gap: Gap,
     others: Sequence[ContextPiece],  # code from elsewhere, in prompt order
-    max_tokens: int,  # of the completion
+    max_tokens: int,  # longest completion
     word: str = "",  # unfinished word removed from the gap, to be generated again (token healing)
     max_prompt_tokens: int = MAX_PROMPT_TOKENS,
 ) -> InfillPrompt:

@@ -1,6 +1,6 @@
 """Check the lines of a completion with Python's parser, in a skeleton of the blocks around the cursor.
 
-    if 1:               one for each block around the cursor, indented like the line that begins it
+    if 1:               one line for each block around the cursor, indented like the line that begins the block
         pass            stands for the line above; `if 1:` if that line begins a block
         <completion>
     pass                stands for the next line below, with its indentation
@@ -30,11 +30,11 @@ class PythonLines:
         self._above = _skeleton(above)
         self._below = next((line for line in cursor.below if not line.lstrip().startswith("#")), "")
 
-    def fit(self, text: str) -> bool:
+    def fits(self, text: str) -> bool:
         """Return whether a completion makes valid statements between the lines above and the next line below.
 
-        An incomplete statement, or one that begins above, is parsed with the whole file instead; it is accepted if the
-        file does not parse without it either.
+        An incomplete statement, or one that begins above, is parsed with the whole file instead. If the file does not
+        parse without the completion either, the completion is accepted.
         """
         cursor, brackets = self._cursor, deepcopy(self._cursor.brackets)
         brackets.feed(text + cursor.rest)

@@ -1,4 +1,4 @@
-"""Find repetition in a completion: of lines around it, of its own last 1 to 4 lines, and of words within a line."""
+"""Find repetition in a completion: of lines around the cursor, of its last 1 to 4 lines, of words within a line."""
 
 import re
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class Stutter(NamedTuple):
     enough: bool  # the completion should stop now
 
 
-def stutter(line: str) -> Stutter | None:
+def find_stutter(line: str) -> Stutter | None:
     """Detect a phrase twice, a shorter word 4 times, or punctuation 8 times in a row at the end of a line."""
     tail = line[-4 * MAX_PIECE_CHARS :]
     for period in range(1, min(MAX_PIECE_CHARS, len(tail) // 2) + 1):
@@ -46,10 +46,10 @@ class Repeats:
     def __init__(self, above: Sequence[str], below: Sequence[str]) -> None:
         self._lines = [line.rstrip() for line in above]
         self._below = [line for i, line in enumerate(below) if i == 0 or len(line.strip()) >= MAX_TRIVIAL_CHARS]
-        self._runs = dict.fromkeys(PERIODS, 0)  # by period: number of last lines equal to the line one period before
-        self._starts = dict.fromkeys(PERIODS, 0)  # by period: offset where that run begins
+        self._runs = dict.fromkeys(PERIODS, 0)  # period -> number of last lines equal to the line one period before
+        self._starts = dict.fromkeys(PERIODS, 0)  # period -> offset where that run of lines begins
 
-    def begins(self, line: str, at: int) -> int | None:
+    def possible_start(self, line: str, at: int) -> int | None:
         """Return where a repetition may begin that includes the incomplete line at offset `at`, or None."""
         starts = [self._starts[p] if self._runs[p] else at for p in self._periods() if self._expected(p, line)]
         return min(starts, default=at if any(below.startswith(line) for below in self._below) else None)
@@ -58,7 +58,7 @@ class Repeats:
         """Return whether a complete line is also one of the lines below."""
         return bool(line.strip()) and line.rstrip() in self._below
 
-    def repeated(self, line: str, at: int) -> int | None:
+    def repetition_start(self, line: str, at: int) -> int | None:
         """Return where the repetition begins that the complete line at offset `at` completes, or None."""
         line = line.rstrip()
         for period in self._periods():

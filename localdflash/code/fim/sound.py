@@ -15,9 +15,9 @@ from localdflash.text import syntax
 _OPERATOR = re.compile(r"(?:[-+*/%=&|^<>~,.(\[{\\]|\b(?:and|or|not|in|is|if|else|lambda|new|typeof|await))\s*$")
 _SIGNS = re.compile(r"(?:,|&&|\|\||[-+|&])\Z")
 _INCREMENT = re.compile(r"(?:\+\+|--)\s*$")
-_PART = re.compile(r"\n(?=[^\s)\]}])")  # before a line that is not indented: top-level parts of a file
-MAX_AFTER_CHARS = 12_000  # a text after the cursor of this length was truncated, perhaps within a part
-NEAR_LINES = 12  # above and below the completion, where no syntax error is accepted
+_PART = re.compile(r"\n(?=[^\s)\]}])")  # line feed before an unindented line: a top-level part begins
+MAX_AFTER_CHARS = 12_000  # a text after the cursor of this length was truncated, perhaps within a top-level part
+NEAR_LINES = 12  # no syntax error is accepted within this distance of the completion
 
 
 class Soundness:
@@ -31,23 +31,23 @@ class Soundness:
         self._python = PythonLines(cursor, self._before, self._after) if cursor.language == "python" else None
         # The text after the cursor, and a variant that closes unclosed brackets at the end of the cursor's line.
         rest, later = self._after[: len(cursor.rest)], self._after[len(cursor.rest) :]
-        closed = [f"{rest}\n{cursor.missing_closers}{later}"] if cursor.missing_closers else []
-        self._readings = [cache(partial(self._read, after)) for after in (self._after, *closed)]
+        closing = [f"{rest}\n{cursor.missing_closers}{later}"] if cursor.missing_closers else []
+        self._readings = [cache(partial(self._read, after)) for after in (self._after, *closing)]
 
     @classmethod
-    def at(cls, cursor: CursorContext, before: str, after: str, closed: str) -> Callable[[str], bool]:
-        """Return a check of completions that contain or omit `closed`, the closers that the editor inserted."""
+    def at(cls, cursor: CursorContext, before: str, after: str, closers: str) -> Callable[[str], bool]:
+        """Return a check of completions that contain or omit `closers`, those that the editor inserted."""
         contains = cls(cursor, before, after)
-        if not closed:
+        if not closers:
             return contains
-        omits = cls(find_cursor_context(cursor.language, before, closed + after), before, closed + after)
+        omits = cls(find_cursor_context(cursor.language, before, closers + after), before, closers + after)
         return lambda text: contains(text) or omits(text)
 
     def __call__(self, text: str) -> bool:
         """Return whether the completion is sound."""
         if not self._is_balanced(text):
             return False
-        if self._python and not self._python.fit(text):
+        if self._python and not self._python.fits(text):
             return False
         if not syntax.has_grammar(self._cursor.language):
             return True

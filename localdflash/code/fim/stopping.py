@@ -13,7 +13,7 @@ from typing import Literal
 from localdflash.code.fim import clauses
 from localdflash.code.fim.brackets import CLOSERS
 from localdflash.code.fim.extent import CursorContext, ExtentKind, indent_of, starts_block
-from localdflash.code.fim.repeats import Repeats, stutter
+from localdflash.code.fim.repeats import Repeats, find_stutter
 
 Reason = Literal["line", "statement", "block", "suffix", "repeat", "unsure"]
 _LARGER_KIND: Mapping[str, ExtentKind] = {"line": "statement", "statement": "block"}
@@ -51,8 +51,8 @@ class Stopping:
         self._may_end_block = False  # on a line that ends the block, unless its first word continues the block
         self._starts_statement = True  # the line begins a statement
         self._jump_indent: int | None = None  # indentation of the current jump, such as `return`
-        self._unreachable_indent: int | None = None  # after a jump: lines of this indentation or more are unreachable
-        self._may_continue_below = False  # after a statement that the next line may continue
+        self._unreachable_indent: int | None = None  # lines after a jump with this indentation or more are unreachable
+        self._may_continue_below = False  # whether the next line may continue the finished statement
         blank = not cursor.line.strip() and not self._rest
         self._held_blanks: str | None = "" if blank else None  # leading blanks of an empty line; None once used
 
@@ -137,7 +137,7 @@ class Stopping:
         text, line = self._text, self._text[self._line_start :]
         start_of_uncertain = len(text)
         if not self._rest or self._line_start:
-            start = self._repeats.begins(self._line, self._line_start)
+            start = self._repeats.possible_start(self._line, self._line_start)
             start_of_uncertain = start_of_uncertain if start is None else len(text[:start].rstrip())
         else:
             tails = range(max(len(text.rstrip()) - len(self._rest), 0), len(text))
@@ -147,7 +147,7 @@ class Stopping:
             start_of_uncertain = min(start_of_uncertain, len(text[: self._line_start].rstrip()))
         if self._last and self._min_pair_logprob > -math.inf:
             start_of_uncertain = min(start_of_uncertain, self._start_of_word(self._last[0]))
-        if repeat := stutter(line):
+        if repeat := find_stutter(line):
             start_of_uncertain = min(start_of_uncertain, len(text[: self._line_start + repeat.end].rstrip()))
         return start_of_uncertain
 
@@ -165,7 +165,7 @@ class Stopping:
         self._brackets.feed(char)
         self._outer_open = min(self._outer_open, len(self._brackets.stack))
         self._text += char
-        repeat = stutter(self._text[self._line_start :])
+        repeat = find_stutter(self._text[self._line_start :])
         if repeat and repeat.enough:
             self._stop("repeat", self._line_start + repeat.end)
 
@@ -316,7 +316,7 @@ class Stopping:
                 self._stop("suffix", len(text.rstrip()) - len(self._rest))
         elif self._repeats.is_suffix(line) and len(self._brackets.stack) <= self._outer_open:
             self._stop("suffix", self._line_start)
-        elif text.strip() and (start := self._repeats.repeated(line, self._line_start)) is not None:
+        elif text.strip() and (start := self._repeats.repetition_start(line, self._line_start)) is not None:
             self._stop("repeat", start)
         return self.ended
 

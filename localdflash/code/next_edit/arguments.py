@@ -27,7 +27,7 @@ from localdflash.code.next_edit.signatures import (
 from localdflash.code.next_edit.source import Change, EditProposal, ParsedSource
 
 _NULLS = ("None", "null", "undefined")  # literals of optional types
-_LITERALS = {  # by type
+_LITERALS = {  # type -> its literal
     **{"bool": "False", "int": "0", "float": "0.0", "str": '""'},
     **{"boolean": "false", "number": "0", "string": '""'},
 }
@@ -100,7 +100,7 @@ def _follow_definition(edit: _EntryEdit) -> EditProposal | None:
     scope = names.scope(name) if name else None
     if name is None or scope is None or len(names.bindings(after.text_of(name.node), scope)) != 1:
         return None
-    member = scope.members or (name.node.parent is not None and "class" in name.node.parent.type)
+    member = scope.has_members or (name.node.parent is not None and "class" in name.node.parent.type)
     old_function = function_with(edit.before, edit.old, as_member=member)
     new_function = function_with(after, edit.new, as_member=member)
     if old_function is None or new_function is None:

@@ -49,7 +49,7 @@ class BindingIndex:
     def _reads_outer_name(self, name: str, occurrence: Occurrence) -> bool:
         """Return whether a class body reads a name before binding it, as in `x = x`: this reads the outer `x`."""
         scope = None if occurrence.role.scope else self.visible(name, occurrence.node)
-        if scope is None or not scope.members:
+        if scope is None or not scope.has_members:
             return False
         statement = self.bindings(name, scope)[0].node
         while statement.parent is not None and statement.parent.parent != scope.node:

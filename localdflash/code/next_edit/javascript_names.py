@@ -133,13 +133,13 @@ def _member(node: Node, parent: Node) -> Role | None:
     if parent.type in _MEMBERS and (is_field(node, "name") or is_field(node, "property")):
         body = parent.parent
         owner = body.parent if body is not None and body.type in {"class_body", "interface_body"} else None
-        return Role(Scope(owner, members=True), binds=True) if owner is not None else None
+        return Role(Scope(owner, has_members=True), binds=True) if owner is not None else None
     holder = parent.child_by_field_name("object") if parent.type == "member_expression" else None
     owner = _class_of_this(parent) if holder is not None and holder.type == "this" else None
     if owner is None:
         return None
     is_set = parent.parent is not None and parent.parent.type == "assignment_expression" and is_field(parent, "left")
-    return Role(Scope(owner, members=True), binds=is_set)
+    return Role(Scope(owner, has_members=True), binds=is_set)
 
 
 def _block_scope(node: Node) -> Scope | None:

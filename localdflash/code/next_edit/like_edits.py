@@ -16,11 +16,11 @@ from tree_sitter import Node
 from localdflash.code.next_edit.repetitions import edited_node
 from localdflash.code.next_edit.source import Change, EditProposal, ParsedSource, is_field, outward
 
-MAX_NODE_BYTES = 160  # of a compared node
+MAX_NODE_BYTES = 160  # larger nodes are not compared
 MAX_LEVELS = 5  # nested nodes around a change that are compared
 MAX_TRIED = 4  # nodes where the edit is tried; each costs a parse
 MIN_MATCHES = 3  # nodes with the old text in the file, for one edit to be enough
-MIN_STRING_CHARS = 4  # of an edited string, for one edit to be enough
+MIN_STRING_CHARS = 4  # one edit of a shorter string is not enough for a proposal
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+|_+|\s+|.", re.DOTALL)
 _STRINGS = {"string_content", "string_fragment"}
 _SUBSCRIPTS = {"subscript", "subscript_expression"}

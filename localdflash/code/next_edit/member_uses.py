@@ -14,7 +14,7 @@ _FUNCTIONS = {"function_declaration", "arrow_function", "method_definition", "fu
 
 def find_typed_uses(source: ParsedSource, names: BindingIndex, name: str, scope: Scope) -> list[Node]:
     """Return the uses of member `name` of class `scope`: on variables of the class, and as keywords of its calls."""
-    class_name = scope.node.child_by_field_name("name") if scope.members else None
+    class_name = scope.node.child_by_field_name("name") if scope.has_members else None
     if class_name is None:
         return []
     class_re = re.compile(rf"\b{re.escape(source.text_of(class_name))}\b")

@@ -1,4 +1,4 @@
-"""Propose the next edit of a document after its latest edits: the first of four rules that finds one."""
+"""Propose the next edit of a document after its latest edits, by the first of four rules that finds an edit."""
 
 from collections.abc import Sequence
 from functools import lru_cache, partial

@@ -36,7 +36,7 @@ def scopes(node: Node) -> Iterator[Scope]:
             yield Scope(parent)
             inside = True
         elif parent.type == "class_definition" and is_field(child, "body") and not inside:
-            yield Scope(parent, members=True)
+            yield Scope(parent, has_members=True)
             inside = True
         below = child
 
@@ -93,7 +93,7 @@ def _is_comprehension_target(node: Node) -> bool:
 
 
 def _is_first_iterable(comprehension: Node, clause: Node, below: Node | None) -> bool:
-    """Return whether `below` is the first iterable of a comprehension, which is evaluated outside of it."""
+    """Return whether `below` is a comprehension's first iterable, which Python evaluates outside the comprehension."""
     first = next((child for child in comprehension.children if child.type == "for_in_clause"), None)
     return clause == first and below is not None and is_field(below, "right")
 
@@ -150,7 +150,7 @@ def _member(node: Node, attribute: Node) -> Role | None:
     if holder is None or holder.type != "identifier":
         return None
     owner = _class_of_self(holder)
-    return Role(Scope(owner, members=True), binds=_is_target(attribute)) if owner is not None else None
+    return Role(Scope(owner, has_members=True), binds=_is_target(attribute)) if owner is not None else None
 
 
 def _class_of_self(holder: Node) -> Node | None:

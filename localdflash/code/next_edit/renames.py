@@ -14,7 +14,7 @@ from localdflash.code.next_edit.member_uses import find_typed_uses
 from localdflash.code.next_edit.signatures import calls, keyword, name_of
 from localdflash.code.next_edit.source import Change, EditProposal, ParsedSource, Scope
 
-MIN_SIMILARITY = 0.5  # of two names, by difflib: a use that became a very different name is not a rename
+MIN_SIMILARITY = 0.5  # difflib's ratio of the old and the new name; a use changed to a less similar name is no rename
 _BUILTINS = {*dir(builtins), *kwlist, *softkwlist}
 
 

@@ -13,8 +13,8 @@ from tree_sitter import Node
 
 from localdflash.code.next_edit.source import Change, EditProposal, ParsedSource
 
-MAX_STATEMENTS = 3  # after the edited one that are searched, once an edit was made twice
-MIN_NAME_CHARS = 3  # of a name for which one edit is enough
+MAX_STATEMENTS = 3  # number of following statements that are searched if an edit was made twice
+MIN_NAME_CHARS = 3  # one edit of a shorter name is not enough for a proposal
 _NAME_FIELDS = {"attribute", "property", "function", "type", "constructor", "field"}
 
 

@@ -102,7 +102,7 @@ def call_with(source: ParsedSource, names: BindingIndex, arguments: Node) -> Cal
 
 
 def function_with(source: ParsedSource, parameters: Node, *, as_member: bool) -> Function | None:
-    """Return the function with this parameter list. `as_member`: it is called as a method or constructor."""
+    """Return the function with this parameter list. `as_member`: calls use it as a method or constructor."""
     node = parameters.parent
     if node is None:
         return None
@@ -118,7 +118,7 @@ def called_function(source: ParsedSource, names: BindingIndex, call: Call) -> Fu
     if parameters is None or scope is None:
         return None
     is_constructed = bindings[0].node.parent is not None and "class" in bindings[0].node.parent.type
-    return function_with(source, parameters, as_member=scope.members or is_constructed)
+    return function_with(source, parameters, as_member=scope.has_members or is_constructed)
 
 
 def name_of(source: ParsedSource, parameters: Node) -> Node | None:

@@ -1,4 +1,4 @@
-"""Data types of the rules: parsed texts, the change between two texts, and the roles of identifiers.
+"""Data types of the next-edit rules: parsed texts, the change between two texts, and the roles of identifiers.
 
 Offsets are in UTF-8 bytes, as in tree-sitter; only `ParsedSource.line_and_column` counts characters.
 """
@@ -116,10 +116,10 @@ def difference(before: bytes, after: bytes) -> Change | None:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Node that can bind names. `members`: the names are members of a class, not local names."""
+    """Node that can bind names. `has_members`: the names are members of a class, not local names."""
 
     node: Node
-    members: bool = False
+    has_members: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""History of a document: its texts between edits. Undo, redo and several edits at once restart it."""
+"""History of a document: its texts between edits. Undo, redo and several edits at once restart the history."""
 
 import re
 from collections import deque
@@ -49,13 +49,13 @@ class EditTrail:
         self._end = max(self._end, _word_end(new_end, line, new))
         self.text = text
 
-    def notified(self) -> bool:
+    def end_notification(self) -> bool:
         """Record the end of an editor's notification; return whether its changes accepted a proposal."""
         if self._edit_count > 1:
             self._steps.clear()
             self._start = self._end = (-1, 0)
         self._edit_count = 0
-        if self._accepted and self.text == self._accepted.text:  # the user undid it
+        if self._accepted and self.text == self._accepted.text:  # the user undid the accepted proposal
             self._rejected.append(self._accepted.proposal.pattern)
         accepted = self._is_accepted(self.text)
         if accepted:
@@ -75,7 +75,7 @@ class EditTrail:
         self._offered = _Offer(proposal, self.text, accepted)
         return True
 
-    def refuse(self) -> None:
+    def reject(self) -> None:
         """Record that the user rejected the proposal."""
         if self._offered:
             self._rejected.append(self._offered.proposal.pattern)

@@ -33,7 +33,7 @@ async def complete(http: HttpRequest, state: AppState, body: CompleteRequest) ->
     if await http.is_disconnected():
         raise ClientDisconnect  # starting now would cancel a newer request with the same document id
     generation = replace(prepare_infill(loaded, plan), document=body.document or None)
-    explanation = {"model": loaded.files.id, **(plan.prompt.explained() if body.explain else {})}
+    explanation = {"model": loaded.files.id, **(plan.prompt.explain() if body.explain else {})}
     if body.stream:
         return EventStream(_with_explanation(stream_answers(state, generation, body.count), explanation))
     return await json_of(http, _whole(state, generation, body.count, explanation))

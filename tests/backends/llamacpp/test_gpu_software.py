@@ -22,7 +22,7 @@ from localdflash.backends.llamacpp.placement import ALL_LAYERS, PROCESSOR, Devic
 from localdflash.base.errors import NoDevice
 from localdflash.engine.draft import Draft
 from localdflash.lab.scripts.peers.gpu_software import environment, installed
-from localdflash.lab.scripts.row_identity import differing
+from localdflash.lab.scripts.row_identity import compare_rows
 from tests.support.random_models import EMBEDDED, Shape, quantize, write
 
 pytestmark = [
@@ -127,4 +127,4 @@ def test_drafted_rows_match_single_token_decoding(gpu: Device, quantization: str
     path = quantize(EMBEDDED, tmp_path / "model.gguf", quantization)
     mode = DecodeMode(ON_GPU[0], (8,), borders=True)
     with closing(LlamaCppTarget(path, 512, 1, (), mode, Placement(gpu, ALL_LAYERS))) as target:
-        assert differing(target, PROMPT, 6, 3) == (0, 13, {1, 2, 3, 4})
+        assert compare_rows(target, PROMPT, 6, 3) == (0, 13, {1, 2, 3, 4})

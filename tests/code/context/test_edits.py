@@ -60,4 +60,4 @@ def test_secret_and_forgotten_files_have_no_edits() -> None:
     (part,) = history.diffs(9)
     assert part.name.isprintable()
     history.forget("a\x1b[2J\n.py")
-    assert (history.diffs(9), history.replaced(9)) == ([], [])
+    assert (history.diffs(9), history.replaced_texts(9)) == ([], [])

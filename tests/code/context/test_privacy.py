@@ -68,7 +68,7 @@ def test_secret_files(open_workspace: Opens) -> None:
     text = everything(opened, [untitled, *(opened_with(opened, name) for name in DENIED)], edits)
     assert "def visible()" in text
     assert CANARY not in text
-    assert edits.replaced(9) == []
+    assert edits.replaced_texts(9) == []
 
 
 @pytest.mark.parametrize("rules", [".gitignore", ".localdflashignore", "deep/.gitignore", "deep/.localdflashignore"])

@@ -28,7 +28,7 @@ class Typist:
     def put(self, line: int, *new: str, removed: int = 1) -> bool:
         """Replace lines; return whether that accepted the proposal."""
         self.change(line, *new, removed=removed)
-        return self.trail.notified()
+        return self.trail.end_notification()
 
 
 def accept(typist: Typist, line: int, new: str) -> EditProposal:
@@ -65,7 +65,7 @@ def test_several_places_at_once_say_nothing() -> None:
     typist = Typist()
     typist.change(0, "uno")
     typist.change(2, "tres")
-    typist.trail.notified()
+    typist.trail.end_notification()
     assert typist.trail.steps() == []
     typist.put(3, "cuatro")
     assert len(typist.trail.steps()) == 2

@@ -23,7 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.request import urlopen
 
-from localdflash.lab.scripts.editors.debian import ARCHIVE, CannotFetch, launcher, unpack
+from localdflash.lab.scripts.editors.debian import ARCHIVE, CannotFetch, unpack, write_launcher
 
 HERE = Path(__file__).parent
 CPU = HERE.parents[2] / "kernels" / "cpu"
@@ -88,7 +88,7 @@ def fetch(folder: Path) -> None:
     folder.mkdir(parents=True)
     for suite, packages in PACKAGES.items():
         unpack(suite, packages, folder / suite)
-    launcher(folder / "xorriso", folder / "trixie/root", "usr/bin/xorriso", {})
+    write_launcher(folder / "xorriso", folder / "trixie/root", "usr/bin/xorriso", {})
     with urlopen(SOURCE, timeout=60) as answer:
         archive = answer.read()
     if hashlib.sha256(archive).hexdigest() != SHA256:

@@ -25,7 +25,7 @@ CONSTANT = {"base_ptr", "high_ptr", "scale_ptr", "supers_ptr", "minimum_ptr", "g
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("chip", dry_run.CHIPS)
 def test_every_case_compiles_for(chip: int) -> None:
-    cases = dry_run.compiled("gpu_cases", INSTALLED, chip)
+    cases = dry_run.compile_cases("gpu_cases", INSTALLED, chip)
     assert dry_run.faults(cases, {}, chip) == []
     kernels = [kernel for kernel_facts in cases.values() for kernel in kernel_facts]
     names = {kernel["kernel"] for kernel in kernels}

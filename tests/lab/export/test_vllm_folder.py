@@ -25,7 +25,7 @@ from localdflash.engine.host_pair import HostPair
 from localdflash.engine.stats import Stats
 from localdflash.lab.bench import prompt_set
 from localdflash.lab.bench.bench_run import run_prompt
-from localdflash.lab.bench.decoding_modes import Always
+from localdflash.lab.bench.decoding_modes import FullDraftController
 from localdflash.lab.export.vllm_folder import write_pair
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
@@ -130,7 +130,7 @@ def test_vllm_writes_the_same_text_with_as_many_drafts(url: str, folder: Path) -
     with LoadedPair(Options("embedded", backend="torch")) as loaded:
         assert loaded.host
         model = next(drafter for drafter in loaded.host.drafters if drafter.is_model)
-        baseline, drafting = HostPair(loaded.host.target), HostPair(loaded.host.target, [model], Always())
+        baseline, drafting = HostPair(loaded.host.target), HostPair(loaded.host.target, [model], FullDraftController())
         stats, prompts = Stats(), prompt_set.load(6)
         for prompt in prompts:
             ids = loaded.tokenizer.encode(prompt.prefix or prompt.question)

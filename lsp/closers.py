@@ -8,8 +8,8 @@ _PAIRS = ("()", "[]", "{}", '""', "''", "``")
 _CLOSERS = re.compile(r"[)\]}\"'`]+(?=[ \t]*\Z)")
 
 
-def closed_after(language: str, line: str, rest: str) -> str:
-    """Return the closers after a cursor between `line` and `rest`, if they exactly close what the line has opened."""
+def closers_after(language: str, line: str, rest: str) -> str:
+    """Return the closers after a cursor between `line` and `rest`; "" unless they exactly close the line's brackets."""
     found = _CLOSERS.match(rest)
     if not found:
         return ""
@@ -26,9 +26,9 @@ def closed_after(language: str, line: str, rest: str) -> str:
     return found[0]
 
 
-def closes_again(language: str, line: str, closed: str, text: str) -> bool:
-    """Return whether `text` after `line` closes all brackets and quotes of `closed`, even if it opens others later."""
-    brackets, depth = _read(language, line), len(_read(language, line + closed).stack)
+def closes_again(language: str, line: str, closers: str, text: str) -> bool:
+    """Return whether `text` after `line` closes all brackets and quotes of `closers`, even if it opens more later."""
+    brackets, depth = _read(language, line), len(_read(language, line + closers).stack)
     for char in text:
         brackets.feed(char)
         if len(brackets.stack) <= depth and not brackets.terminator:
@@ -36,14 +36,14 @@ def closes_again(language: str, line: str, closed: str, text: str) -> bool:
     return False
 
 
-def split_closers(middle: str, typed: str, closed: str) -> tuple[str, str]:
-    """Split `middle`, which was `typed + closed` before the last change, into typed text and the editor's closers."""
-    text = middle.removesuffix(closed)
+def split_closers(middle: str, typed: str, closers: str) -> tuple[str, str]:
+    """Split `middle`, which was `typed + closers` before the last change, into typed text and the editor's closers."""
+    text = middle.removesuffix(closers)
     if text == middle:
-        closed = ""
+        closers = ""
     if text.startswith(typed) and text.removeprefix(typed) in _PAIRS:
-        return text[:-1], text[-1] + closed
-    return text, closed
+        return text[:-1], text[-1] + closers
+    return text, closers
 
 
 def _read(language: str, line: str) -> Brackets:
