@@ -44,7 +44,7 @@ class NoDevice(LocaldflashError):
 
 
 class DeviceError(LocaldflashError):
-    """The GPU is lost to this process; only a new process can use it (exit code 5, for a supervisor)."""
+    """This process can no longer use the GPU; a new process can (exit code 5, so that a supervisor restarts it)."""
 
     exit_code = 5
 
