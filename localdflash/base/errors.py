@@ -44,7 +44,7 @@ class NoDevice(LocaldflashError):
 
 
 class DeviceError(LocaldflashError):
-    """This process can no longer use the GPU; a new process can (exit code 5, so that a supervisor restarts it)."""
+    """The GPU is lost to the current process. A new process can use it (exit code 5, so that a supervisor restarts)."""
 
     exit_code = 5
 

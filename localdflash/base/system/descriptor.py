@@ -4,7 +4,7 @@ import os
 import sys
 
 BASE_FLAGS = sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY", "O_NOINHERIT"))
-READ = os.O_RDONLY | BASE_FLAGS | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)  # opening a FIFO does not block
+READ = os.O_RDONLY | BASE_FLAGS | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)  # never waits for a FIFO
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | BASE_FLAGS
 
 
