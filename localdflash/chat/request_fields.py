@@ -19,14 +19,14 @@ def wire_messages(messages: Sequence[Message], system: str, *, is_localdflash: b
 
 
 def openai_fields(settings: ChatSettings) -> dict[str, object]:
-    """Return the fields for any OpenAI-compatible server: streaming, and sampling settings other than the defaults."""
+    """Return streaming fields and non-default sampling settings, for any OpenAI-compatible server."""
     fields: dict[str, object] = {"stream": True, "stream_options": {"include_usage": True}}
     unset = {"temperature": (None,), "top_p": (None, 1.0), "max_tokens": (None, 0), "seed": (None,)}
     return fields | {name: value for name, none in unset.items() if (value := getattr(settings, name)) not in none}
 
 
 def localdflash_fields(settings: ChatSettings, *, continue_last: bool) -> dict[str, object]:
-    """Return the fields for localdflash. A request that samples gets a seed, so that repeating it repeats the answer."""
+    """Return the fields for localdflash. A request that samples gets a seed, so that a repeated one is the same."""
     fields = openai_fields(settings) | template_fields(settings, continue_last=continue_last)
     fields |= {"steps": True, "end_repeats": True}
     fields["reasoning_format"] = "none"  # thoughts stay in the text, so that the token sizes of the steps match

@@ -69,7 +69,7 @@ class Saver:
         self.unsaved = [chat for chat in self.unsaved if chat.chat_id != chat_id]
 
     async def save(self, chat: Chat) -> None:
-        """Store the messages of `chat` and of `unsaved` chats; report a failure once. Cancellation does not stop this."""
+        """Store the messages of `chat` and of `unsaved` chats; report a failure once. Cancellation does not stop it."""
         if self._is_enabled:
             await asyncio.shield(asyncio.create_task(self._save_all(chat)))
 
@@ -121,7 +121,7 @@ class Saver:
 
 
 def _set_id(messages: list[Message], i: int, sent: Message, stored: Message) -> None:
-    """Give message `i` the id of `stored`, unless it was removed. It may have grown since it was `sent` to the store."""
+    """Give message `i` the id of `stored`, unless it was removed. It may differ from `sent`, which was stored."""
     now = messages[i]
     if now is sent:
         messages[i] = stored

@@ -57,7 +57,7 @@ def command(ctx: click.Context, /, port: int | None, path: Path | None, **option
 def _unix(path: Path) -> "Iterator[socket.socket]":
     """Yield a listening Unix socket, removed at the end; UsageError if the path or its folder is unsuitable."""
     from localdflash.base.system import unix_socket
-    from localdflash.server.sockets import AlreadyRunning, lifetime, listening_socket, prepare_folder
+    from localdflash.server.sockets import AlreadyRunning, listening_socket, path_lock, prepare_folder
 
     if not unix_socket.IS_SUPPORTED:
         raise UsageError("--socket: Windows has no Unix sockets; use --port")
@@ -73,7 +73,7 @@ def _unix(path: Path) -> "Iterator[socket.socket]":
             f"--socket {path}: its folder is missing or accessible to other users; run `chmod 700`, or choose another"
         ) from None
     try:
-        with lifetime(path), listening_socket(path) as listener:
+        with path_lock(path), listening_socket(path) as listener:
             yield listener
     except AlreadyRunning:
         raise UsageError(

@@ -8,7 +8,7 @@ import click
 
 from localdflash.cli import shell_completion
 from localdflash.cli.output import print_fields, print_json, print_table
-from localdflash.cli.plan import plan, ps, rate
+from localdflash.cli.plan import format_rate, plan, ps
 from localdflash.cli.pull import pull, remove
 from localdflash.loading.plan.describe_pair import run_types
 from localdflash.models.memory.parts import format_bytes
@@ -48,7 +48,7 @@ def list_pairs(as_json: bool) -> None:
     rows = (
         (
             *(pair.id, _memory(pair), _verdict(one)),
-            "-" if one.tokens_per_second is None else f"{rate(one.tokens_per_second)}/s",
+            "-" if one.tokens_per_second is None else f"{format_rate(one.tokens_per_second)}/s",
             pair.drafter.kind if pair.drafter else "none",
             "missing" if missing_files(pair) else "here",
             _on_disk(pair),
@@ -77,7 +77,8 @@ def recommend(as_json: bool) -> None:
         return
     for one in found:
         here = "here" if not missing_files(one.pair) else f"localdflash models pull {one.pair.id}"
-        print(f"{one.role}: {one.pair.id}, {_memory(one.pair)}, about {rate(one.tokens_per_second)} tok/s ({here})")
+        rate = format_rate(one.tokens_per_second)
+        print(f"{one.role}: {one.pair.id}, {_memory(one.pair)}, about {rate} tok/s ({here})")
         if one.larger:
             print(f"  not {one.larger.id}: {one.against_larger}")
     if found:

@@ -101,16 +101,16 @@ def _speed(speed: "Speed") -> Iterator[tuple[str, str]]:
     yield "memory bandwidth", f"{bandwidth.value:.1f} GB/s, {bandwidth.how}, {bandwidth.day}"
     read = format_bytes(speed.bytes_per_token)
     cached = "; more while they stay in a cache" if speed.bytes_per_token < MAX_CACHED_BYTES else ""
-    speed_text = f"at most {rate(speed.plain)} tokens/s without drafts: {read} of weights are read for each{cached}"
-    yield "speed, estimated", speed_text
+    source = f"{read} of weights are read for each{cached}"
+    yield "speed, estimated", f"at most {format_rate(speed.plain)} tokens/s without drafts: {source}"
     if speed.tau and speed.drafted:
         tau = f"{speed.tau.value:.2f} tokens per verify step ({speed.tau.how}, {speed.tau.day})"
-        yield "with drafts", f"at most {rate(speed.drafted)} tokens/s: {tau}"
+        yield "with drafts", f"at most {format_rate(speed.drafted)} tokens/s: {tau}"
     else:
         yield "with drafts", "not known: no acceptance of this pair was measured here"
 
 
-def rate(tokens_per_second: float) -> str:
+def format_rate(tokens_per_second: float) -> str:
     """Format a speed: one decimal below 10."""
     return f"{tokens_per_second:.0f}" if tokens_per_second >= 10 else f"{tokens_per_second:.1f}"
 

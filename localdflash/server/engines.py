@@ -1,11 +1,11 @@
 """Loaded pairs by role: one pair for chat and one for completion, or one pair for both.
 
-Each pair has a `PairWorker`. A chat can load further pairs without a role. Only requests that name such a pair use it.
+Each pair has a `PairWorker`. A chat can load further pairs, which have no role: only requests that name them use them.
 
 If memory is short, `Engines` unloads chat pairs first: idle pairs before busy ones, larger pairs before smaller ones.
 A chat can evict the completion pair only after `UNUSED_SECONDS` without a completion. A request for an unloaded pair
-loads that pair again; no other pair answers for it. If a chat pair is busy, a completion pair is loaded with a reduced
-drafter or context. Only if it does not fit even then, it waits. All methods belong to one event loop.
+loads that pair again; no other pair answers instead. If a chat pair is busy, a completion pair is loaded with a smaller
+drafter or context. If it does not fit even so, it waits for the chat. All methods run on one event loop.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ from localdflash.server.worker import PairWorker
 
 PURPOSES: Mapping[PairRole, str] = {"chat": "the chat", "completion": "completions"}
 COMMANDS: Mapping[PairRole, str] = {"chat": "chat", "completion": "complete"}
-UNUSED_SECONDS = 600.0  # after which a pair without a role is unloaded, and a chat pair may evict the completion pair
+UNUSED_SECONDS = 600.0  # a pair without a role, or a completion pair in the way of a chat, is unloaded after so long
 T = TypeVar("T")
 
 
 class Engines:
-    """Registry of the daemon's pair workers by role; `on_demand` has the options of pairs not loaded yet."""
+    """Registry of the daemon's pair workers by role. `on_demand`: options of pairs to load at their first request."""
 
     def __init__(
         self, first: PairWorker, roles: Sequence[PairRole] = ROLES, on_demand: Mapping[PairRole, Options] | None = None
     ) -> None:
-        self._first = first  # creates the other workers, which share its settings
+        self._first = first  # makes the other workers, which share its settings
         self._workers: dict[PairRole, PairWorker] = dict.fromkeys(roles, first)
         self._unassigned: list[PairWorker] = []  # workers without a role; chats request their pairs by name
         self._on_demand: dict[PairRole, Options] = dict(on_demand or {})
@@ -50,7 +50,7 @@ class Engines:
         return list(dict.fromkeys([*assigned, *self._unassigned]))
 
     @property
-    def main(self) -> PairRole:
+    def main_role(self) -> PairRole:
         """Return the role of requests that name no role."""
         return "completion" if "completion" in self._workers and "chat" not in self._workers else "chat"
 
@@ -66,7 +66,7 @@ class Engines:
 
     @property
     def error(self) -> BaseException | None:
-        """Return a load error if every pair failed to load, else None."""
+        """Return the first load error if every pair failed to load, else None."""
         errors = [worker.error for worker in self.workers]
         return next(iter(errors), None) if all(errors) else None
 
@@ -102,7 +102,7 @@ class Engines:
             worker.close()
 
     async def ready(self, role: PairRole, name: str = "") -> LoadedPair:
-        """Return the pair called `name`, else the pair of `role`; load it if necessary. See `load` for errors."""
+        """Return the pair called `name`, else the pair of `role`; load it if necessary. `load` lists the errors."""
         while True:
             role = self._role_named(name, role)
             if worker := self._worker_named(name, role):
@@ -111,7 +111,7 @@ class Engines:
                 except Exception:
                     if worker in self.workers:
                         raise
-            async with self._changing:  # the failed worker is gone: it was replaced, or `_swap` undid its load
+            async with self._changing:  # a failed worker was replaced meanwhile, or `_swap` undid its load
                 if self._has_worker(role):
                     continue
                 if role not in self._on_demand:
@@ -139,15 +139,15 @@ class Engines:
             for worker in self.workers:
                 with suppress(Exception):
                     await worker.ready()  # never interrupt a running load
-            before = self._workers.get(role or self.main)
-            options = before.options if before else self._on_demand.get(role or self.main, self._first.options)
+            before = self._workers.get(role or self.main_role)
+            options = before.options if before else self._on_demand.get(role or self.main_role, self._first.options)
             if changes.get("pair", options.pair) != options.pair:
-                options = replace(options, drafter="")  # the drafter belongs to the previous pair
+                options = replace(options, drafter="")  # it is the drafter of the previous pair
             options = replace(options, **changes)
             roles: Sequence[PairRole] = (role,) if role else ROLES
             if not role and not await asyncio.to_thread(supports_fim, options.pair):
                 roles = ("chat",)
-                if removed := self._workers.pop("completion", None):  # the next request for the role loads it again
+                if removed := self._workers.pop("completion", None):  # the next completion loads it again
                     self._on_demand["completion"] = removed.options
                     if removed not in self._workers.values():
                         await removed.retire()
@@ -174,7 +174,7 @@ class Engines:
         return loaded
 
     def _role_named(self, name: str, role: PairRole) -> PairRole:
-        """Return the role whose unloaded pair is called `name`, else `role`; a chat never loads the completion pair."""
+        """Return the role whose unloaded pair is called `name`, else `role`. A chat does not load completion's pair."""
         unloaded = [one for one in ROLES if role != "chat" and not self._has_worker(one) and one in self._on_demand]
         return next((one for one in unloaded if self._on_demand[one].pair == name), role)
 
@@ -190,7 +190,7 @@ class Engines:
         return worker is not None and (worker.error is None or role not in self._on_demand)
 
     async def _load(self, roles: Sequence[PairRole], options: Options, policy: EvictionPolicy) -> LoadedPair:
-        """Load a pair for `roles`; if loading fails, load the pairs again whose roles were left without a worker."""
+        """Load a pair for `roles`; if that fails, load the pairs of roles that lost their worker again."""
         if tuple(roles) == ("completion",):
             await asyncio.to_thread(require_fim, options.pair)
         before = {role: worker.options for role, worker in self._workers.items()}
@@ -204,7 +204,7 @@ class Engines:
             raise
 
     async def _load_evicting(self, roles: Sequence[PairRole], options: Options, policy: EvictionPolicy) -> LoadedPair:
-        """Load a pair, and evict other pairs one by one until the pair fits with enough context."""
+        """Load a pair; as long as it does not fit with enough context, evict another pair and try again."""
         while True:
             victim = self._next_victim(roles)
             can_evict = victim is not None and not (victim.busy and "completion" in roles)
@@ -222,11 +222,11 @@ class Engines:
         return min(candidates, key=lambda worker: (worker.busy, -worker.size), default=None)
 
     def _may_evict(self, worker: PairWorker, roles: Sequence[PairRole]) -> bool:
-        own = self.roles(worker)
-        if "completion" not in own:
+        worker_roles = self.roles(worker)
+        if "completion" not in worker_roles:
             return True
         if "completion" in roles:
-            return "chat" in own  # the pair keeps the chat role only
+            return "chat" in worker_roles  # without "completion", which the new pair takes over
         return time.monotonic() - worker.last_completion > UNUSED_SECONDS
 
     def _describe_conflict(self, error: OutOfMemory, roles: Sequence[PairRole], options: Options) -> OutOfMemory:
@@ -237,7 +237,7 @@ class Engines:
         return OutOfMemory(f"{pairs}: {error}")
 
     async def _load_worker(self, roles: Sequence[PairRole], options: Options, policy: EvictionPolicy) -> LoadedPair:
-        """Load a pair: reuse a worker with equal options, else start a new worker after the replaced ones are idle."""
+        """Load a pair: reuse a worker with the same options, or start a worker once the replaced ones are idle."""
         same = next((worker for worker in self.workers if worker.options == options and worker.error is None), None)
         replaced = [worker for worker in self._workers_to_retire(roles, options) if worker is not same]
         try:
@@ -250,10 +250,10 @@ class Engines:
         return await _finish_despite_cancel(self._swap(roles, same or self._first.new_worker(options), replaced))
 
     def _workers_to_retire(self, roles: Sequence[PairRole], options: Options) -> list[PairWorker]:
-        """Return workers with no role outside `roles` that failed, have the requested pair, or lose their roles."""
+        """Return workers with no role outside `roles` that failed, have the requested pair, or lose `completion`."""
         own = {worker: self.roles(worker) for worker in self.workers if set(self.roles(worker)) <= set(roles)}
-        completes = "completion" in roles  # a chat pair that is replaced stays loaded without a role
-        return [w for w in own if w.options.pair == options.pair or w.error or (own[w] and completes)]
+        loses = "completion" in roles  # a replaced chat pair stays loaded, without a role
+        return [w for w in own if w.options.pair == options.pair or w.error or (own[w] and loses)]
 
     async def _swap(self, roles: Sequence[PairRole], worker: PairWorker, replaced: Sequence[PairWorker]) -> LoadedPair:
         """Retire the replaced workers, assign `roles` to `worker`, start it if it is new, and wait for its pair."""
@@ -274,7 +274,7 @@ class Engines:
             raise
 
     async def _wait_until_idle(self, worker: PairWorker, policy: EvictionPolicy) -> None:
-        """Wait until a worker that is to be unloaded has no requests, or raise ModelBusy; see `EvictionPolicy`."""
+        """Wait until a worker has no requests, end them, or raise ModelBusy, according to the policy."""
         if policy == "refuse" and worker.answering:
             raise ModelBusy(f"{worker.display_name} is answering in another chat")
         self._evicting = worker
@@ -298,7 +298,7 @@ def _names(worker: PairWorker) -> set[str]:
 
 
 async def _finish_despite_cancel(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`; on cancellation, wait for `work` to finish before raising."""
+    """Return the result of `work`; on cancellation, let `work` finish, and only then raise CancelledError."""
     task = asyncio.create_task(work)
     try:
         return await asyncio.shield(task)

@@ -24,7 +24,7 @@ from localdflash.models.load_options import Options
 from localdflash.server import daemon
 from localdflash.server.client import find
 from localdflash.server.daemon import Daemon, DaemonSettings
-from localdflash.server.sockets import lifetime, local, prepare_folder
+from localdflash.server.sockets import listen_at, path_lock, prepare_folder
 from tests.support.daemons import unix_only
 
 pytestmark = [
@@ -65,8 +65,8 @@ async def start(tiny_pair: Path) -> AsyncIterator[Start]:
         async def begin(*, pair: str = str(tiny_pair / "target.gguf"), **settings: Any) -> Running:
             path = paths.daemon_socket()
             prepare_folder(path)
-            stack.enter_context(lifetime(path))
-            own = stack.enter_context(local(path))
+            stack.enter_context(path_lock(path))
+            own = stack.enter_context(listen_at(path))
             options = Options(pair, "llama.cpp", threads=1, context=1024)
             daemon = Daemon(DaemonSettings(options, 8_000_000, 4, **settings), lambda _: None, path, own)
             task = asyncio.create_task(daemon.run([own.listener]))

@@ -76,7 +76,7 @@ def test_a_gpu_that_ends_each_one_is_left_alone_unless_it_was_asked_for(
     monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
     monkeypatch.setattr(spawn, "PROGRAM", GPU_ENDS_LOADING + PROGRAM)
-    with pytest.raises(LocaldflashError, match="the engine was killed by SIGABRT"):
+    with pytest.raises(LocaldflashError, match="the daemon was killed by SIGABRT"):
         ensure_daemon(EngineSpec(EMBEDDED | {"backend": "auto", "device": "gpu"}), said.append)
     assert said == ["the daemon crashed on a GPU while loading; restarting ..."] * 2
     about = ensure_daemon(EngineSpec(EMBEDDED | {"backend": "auto"}), said.append).get("/ps")
@@ -85,7 +85,7 @@ def test_a_gpu_that_ends_each_one_is_left_alone_unless_it_was_asked_for(
 
 
 def test_one_that_leaves_while_it_is_found_is_started_again(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
-    first, ready = start(), spawn._becomes_ready
+    first, ready = start(), spawn._wait_until_ready
     assert reached(EngineSpec(EMBEDDED), said) == first.pid
     assert said == []
 

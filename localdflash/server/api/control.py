@@ -59,14 +59,14 @@ def _unhealthy(message: str, **more: str) -> Response:
 
 async def models(http: HttpRequest, state: AppState) -> Response:
     """List the loaded models; load the main role's pair first if necessary."""
-    await state.ready(state.engines.main)
+    await state.ready(state.engines.main_role)
     loaded = [_describe_model(worker.loaded, worker.loaded_at) for worker in state.engines.workers if worker.loaded]
     return json_response({"object": "list", "data": loaded})
 
 
 async def model(http: HttpRequest, state: AppState) -> Response:
     """Describe the model that the path names; ApiError 404 if another one is loaded."""
-    loaded = await state.ready(state.engines.main, http.path_params["model"])
+    loaded = await state.ready(state.engines.main_role, http.path_params["model"])
     worker = state.engines.worker_of(loaded)
     return json_response(_describe_model(loaded, worker.loaded_at if worker else 0.0))
 
@@ -100,7 +100,7 @@ async def metrics(http: HttpRequest, state: AppState) -> Response:
 async def ps(http: HttpRequest, state: AppState) -> Response:
     """Report the status of all pairs; the fields of the pair of `?role=` (default: the main role) come first."""
     engines = state.engines
-    role = http.query_params.get("role", engines.main)
+    role = http.query_params.get("role", engines.main_role)
     if role not in ROLES:
         raise bad("role", f"unknown; one of {', '.join(ROLES)}")
     worker = engines.worker(role)

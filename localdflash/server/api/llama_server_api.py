@@ -171,7 +171,7 @@ def _select_fields(whole: dict[str, Any], body: NativeRequest) -> dict[str, Any]
 
 async def tokenize(http: HttpRequest, state: AppState, body: TokenizeRequest) -> Response:
     """Serve POST /tokenize."""
-    tokenizer = (await state.ready(state.engines.main)).tokenizer
+    tokenizer = (await state.ready(state.engines.main_role)).tokenizer
     ids = await asyncio.to_thread(_encode_content, tokenizer, body)
     tokens = [{"id": token, "piece": _piece(tokenizer, token)} for token in ids] if body.with_pieces else ids
     return json_response({"tokens": tokens})
@@ -179,7 +179,7 @@ async def tokenize(http: HttpRequest, state: AppState, body: TokenizeRequest) ->
 
 async def detokenize(http: HttpRequest, state: AppState, body: DetokenizeRequest) -> Response:
     """Serve POST /detokenize."""
-    tokenizer = (await state.ready(state.engines.main)).tokenizer
+    tokenizer = (await state.ready(state.engines.main_role)).tokenizer
     if invalid := [token for token in body.tokens if token >= tokenizer.vocab_size]:
         raise bad("tokens", f"invalid token id {invalid[0]} (expected 0 to {tokenizer.vocab_size - 1})")
     data = b"".join(tokenizer.piece(token, special=True) for token in body.tokens)
@@ -204,7 +204,7 @@ def _piece(tokenizer: Tokenizer, token: int) -> str | list[int]:
 
 async def props(http: HttpRequest, state: AppState) -> Response:
     """Serve GET /props: properties of the main role's pair."""
-    loaded = await state.ready(state.engines.main)
+    loaded = await state.ready(state.engines.main_role)
     return json_response(
         {
             "default_generation_settings": {
