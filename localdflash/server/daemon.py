@@ -111,7 +111,7 @@ class Daemon:
         self._load_error: BaseException | None = None
 
     async def run(self, listeners: Sequence[socket.socket]) -> None:
-        """Serve until `stop`; raise a worker's fatal error. `listeners`: the local socket, then the TCP port, if any."""
+        """Serve until `stop`; raise a worker's fatal error. `listeners`: the local socket, then the TCP port if any."""
         tcp = [self._settings.tcp] if self._settings.tcp else []
         self._servers = [DaemonListener(self._config(port)) for port in (None, *tcp)]
         loop = asyncio.get_running_loop()
@@ -130,7 +130,7 @@ class Daemon:
 
     def stop(self) -> None:
         """Stop accepting connections; exit when running answers finish, or after `GRACE_SECONDS`."""
-        self._local_listener.withdraw()  # a new client now starts another daemon, which waits for this exit
+        self._local_listener.withdraw()  # a new client now starts a daemon, which waits for our exit
         for server in self._servers:
             server.should_exit = True
 

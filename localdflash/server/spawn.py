@@ -51,13 +51,13 @@ def ensure_daemon(spec: EngineSpec, say: Callable[[str], None], on_stage: OnStag
 
 
 def _connect(spec: EngineSpec, say: Callable[[str], None], on_stage: OnStage | None) -> Client:
-    progress = _Progress(say, on_stage)
+    progress = _StartProgress(say, on_stage)
     client = _replace_other_version(_find_or_start(spec, progress), spec, progress)
     _load_requested_pair(client, spec, progress)
     return client
 
 
-def _load_requested_pair(client: Client, spec: EngineSpec, progress: "_Progress") -> None:
+def _load_requested_pair(client: Client, spec: EngineSpec, progress: "_StartProgress") -> None:
     """Load the requested pair unless it is loaded with the given options. Without options and role, do nothing."""
     if not (spec.given or spec.role):
         return
@@ -90,7 +90,7 @@ def _find_pair_status(status: dict[str, Any], spec: EngineSpec) -> dict[str, Any
     return entries[0] if entries else {}
 
 
-def _request_load(client: Client, body: dict[str, Any], progress: "_Progress") -> None:
+def _request_load(client: Client, body: dict[str, Any], progress: "_StartProgress") -> None:
     """Let the daemon load a pair. If it must first unload a pair that is answering a chat, say so and wait."""
     progress.pause(LOADING)
     try:
@@ -111,7 +111,7 @@ def stop(client: Client) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _find_or_start(spec: EngineSpec, progress: "_Progress") -> Client:
+def _find_or_start(spec: EngineSpec, progress: "_StartProgress") -> Client:
     """Return a client of the running daemon; if there is none, start a daemon while holding the start lock."""
     lock = None
     while True:
@@ -133,7 +133,7 @@ def _find_or_start(spec: EngineSpec, progress: "_Progress") -> Client:
                 _start(spec, progress)
 
 
-def _wait_until_ready(client: Client, progress: "_Progress") -> bool:
+def _wait_until_ready(client: Client, progress: "_StartProgress") -> bool:
     """Wait until the daemon is ready, and return True; False if it exits before, for example after a failed load."""
     try:
         while (health := client.health()).get("status") != READY:
@@ -148,7 +148,7 @@ def loading_stage(status: Mapping[str, Any]) -> str:
     return f"{LOADING}: {status['doing']}" if status.get("doing") else LOADING
 
 
-def _start(spec: EngineSpec, progress: "_Progress") -> None:
+def _start(spec: EngineSpec, progress: "_StartProgress") -> None:
     """Start a daemon and wait until it is ready. If it exits, raise its error, or start it again after a GPU crash."""
     from localdflash.base.machine import gpu_watch
 
@@ -164,7 +164,7 @@ def _start(spec: EngineSpec, progress: "_Progress") -> None:
         progress.say("the daemon crashed on a GPU while loading; restarting ...")
 
 
-def _start_once(spec: EngineSpec, progress: "_Progress") -> None:
+def _start_once(spec: EngineSpec, progress: "_StartProgress") -> None:
     log = paths.engine_log()
     began = log.stat().st_size if log.exists() else 0
     child, deadline = _spawn(spec, log), time.monotonic() + LISTEN_SECONDS
@@ -228,7 +228,7 @@ def last_line(file: IO[bytes]) -> str:
     return (ours or lines or [""])[-1].removeprefix(OUR_PREFIX)
 
 
-def _replace_other_version(client: Client, spec: EngineSpec, progress: "_Progress") -> Client:
+def _replace_other_version(client: Client, spec: EngineSpec, progress: "_StartProgress") -> Client:
     """Replace an idle daemon of another version; raise LocaldflashError if that daemon is busy."""
     status = client.get("/ps")
     theirs = status["version"]
@@ -244,7 +244,7 @@ def _replace_other_version(client: Client, spec: EngineSpec, progress: "_Progres
     return _find_or_start(spec, progress)
 
 
-class _Progress:
+class _StartProgress:
     """Reporter of progress while the daemon is polled: it calls `on_stage`, or else prints one line on a terminal."""
 
     def __init__(self, say: Callable[[str], None], on_stage: OnStage | None) -> None:

@@ -95,7 +95,7 @@ def test_one_that_leaves_while_it_is_found_is_started_again(monkeypatch: pytest.
             killed(first)  # and its socket stays
         return was
 
-    monkeypatch.setattr(spawn, "_becomes_ready", leaves)
+    monkeypatch.setattr(spawn, "_wait_until_ready", leaves)
     assert reached(EngineSpec(EMBEDDED), said) != first.pid
 
 
