@@ -1,4 +1,4 @@
-"""`localdflash lsp`: run the language server that editors start, or connect to."""
+"""`localdflash lsp`: run the language server, which an editor starts or connects to."""
 
 import os
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ def command(ctx: click.Context, /, port: int | None, path: Path | None, **option
 
 @contextmanager
 def _unix(path: Path) -> "Iterator[socket.socket]":
-    """Yield a listening Unix socket, removed at the end; UsageError if the path or its folder is unsuitable."""
+    """Yield a listening Unix socket, and remove it at the end. UsageError if the path or its folder is unsuitable."""
     from localdflash.base.system import unix_socket
     from localdflash.server.sockets import AlreadyRunning, listening_socket, path_lock, prepare_folder
 
@@ -70,7 +70,7 @@ def _unix(path: Path) -> "Iterator[socket.socket]":
         prepare_folder(path)
     except LocaldflashError:
         raise UsageError(
-            f"--socket {path}: its folder is missing or accessible to other users; run `chmod 700`, or choose another"
+            f"--socket {path}: its folder cannot be created or is accessible to other users; run `chmod 700` on it"
         ) from None
     try:
         with path_lock(path), listening_socket(path) as listener:

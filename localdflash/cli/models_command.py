@@ -104,7 +104,7 @@ def show(spec: str, drafter: str | None, as_json: bool) -> None:
 
 
 def _verdict(one: "PairAssessment") -> str:
-    """Return the backend that runs the pair on this machine, or why none does."""
+    """Return the backend that runs the pair on this machine, or the reason why none does."""
     if one.backend is None:
         return "nothing yet"
     if not one.fits:
@@ -113,7 +113,7 @@ def _verdict(one: "PairAssessment") -> str:
 
 
 def _document(pair: PairEntry) -> dict[str, Any]:
-    """Return an entry as JSON values, sizes in bytes; `to_fetch` is None if the size of a download is unknown."""
+    """Return a pair as JSON values; sizes are in bytes. `to_fetch`: size of the missing files, None if unknown."""
     from localdflash.loading.plan.here import why_not
 
     return asdict(pair) | {
@@ -176,7 +176,7 @@ def _fields(pair: PairEntry) -> Iterator[tuple[str, str]]:
 
 
 def _source_fields(source: FileSource) -> Iterator[tuple[str, str]]:
-    """Yield the registry's pins of a file, or else what its download recorded."""
+    """Yield revision and hash of a file, as the registry pins them or as its download recorded them."""
     record = records.current(source.path)
     if source.package:
         yield "  package", source.package.requirement
@@ -193,7 +193,7 @@ def _source_fields(source: FileSource) -> Iterator[tuple[str, str]]:
 
 
 def _ran(ran: tuple[str, ...], by_parts: tuple[str, ...], how: str) -> str:
-    """Return the backends on which tests ran a model, or parts of it."""
+    """Return the backends on which tests ran a whole model, or parts of it."""
     parts = f"by parts on {', '.join(by_parts)}" if by_parts else ""
     return ", ".join(filter(None, (f"on {', '.join(ran)}" if ran else "", parts, how if ran else ""))) or "on none yet"
 

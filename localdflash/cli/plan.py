@@ -1,4 +1,4 @@
-"""`localdflash models plan` and `ps`: the memory of pairs part by part, planned before the download, and measured."""
+"""`localdflash models plan` and `ps`: memory of a pair by part, planned before its download, and measured."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from localdflash.loading.plan.planner import Plan, RegistryOnly, Speed
     from localdflash.models.backend_names import Backend
 
-MAX_CACHED_BYTES = 64_000_000  # weights that the caches of a processor may hold
+MAX_CACHED_BYTES = 64_000_000  # fewer bytes of weights may stay in the processor's caches
 
 
 @click.command()
@@ -66,7 +66,7 @@ def plan(
 
 
 def _plan_by_registry(error: "RegistryOnly", as_json: bool) -> int:
-    """Print a plan from registry data for a pair whose files cannot be read; return the exit code."""
+    """Print a plan from registry data, for a pair whose files cannot be read, and return the exit code."""
     from localdflash.loading.plan.planner import plan_by_registry
 
     result = plan_by_registry(error.pair)
@@ -111,7 +111,7 @@ def _speed(speed: "Speed") -> Iterator[tuple[str, str]]:
 
 
 def format_rate(tokens_per_second: float) -> str:
-    """Format a speed: one decimal below 10."""
+    """Format a speed, with one decimal if it is below 10."""
     return f"{tokens_per_second:.0f}" if tokens_per_second >= 10 else f"{tokens_per_second:.1f}"
 
 

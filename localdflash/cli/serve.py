@@ -102,7 +102,7 @@ def command(
 def _assign_roles(
     config: "Config", pair: str, role: PairRole | None, *, all_roles: bool
 ) -> tuple[str, Sequence[PairRole], Mapping[PairRole, str]]:
-    """Return the pair to load first, its roles, and the other roles' pairs; ModelError for completions without FIM."""
+    """Return the pair to load first, its roles, and the other roles' pairs; ModelError if completion needs FIM."""
     from localdflash.loading.fim_support import require_fim, supports_fim
     from localdflash.models.registry import defaults
 
@@ -131,7 +131,7 @@ def _stop() -> int:
 
 
 def _install_unit(ctx: click.Context) -> int:
-    """Write the systemd unit, and print how to enable it. UsageError if other options are given."""
+    """Write the systemd unit, and print how to enable it. UsageError if another option is given."""
     from localdflash.cli import systemd_unit
 
     if given(ctx, ctx.params) - {"install_unit"}:
@@ -142,7 +142,7 @@ def _install_unit(ctx: click.Context) -> int:
 
 
 def _listen_in_running_daemon(tcp: "TcpPort", requested: Mapping[str, object]) -> None:
-    """Let the running daemon listen on `tcp` until Ctrl-C or its end; LocaldflashError if it has other options."""
+    """Let the running daemon listen on `tcp` until Ctrl-C or its exit. LocaldflashError if its options differ."""
     from localdflash.server.client import find
 
     if not (client := find()):
@@ -158,7 +158,7 @@ def _listen_in_running_daemon(tcp: "TcpPort", requested: Mapping[str, object]) -
 
 
 def _already_running_error() -> LocaldflashError:
-    """Return the error that a daemon is running, with how to stop it, or that one is starting or stopping."""
+    """Return the error that a daemon is running, and how to stop it; or that a daemon is starting or stopping."""
     from localdflash.server.client import find
     from localdflash.server.sockets import is_listening, other_transport_path
 
@@ -177,7 +177,7 @@ def _already_running_error() -> LocaldflashError:
 
 
 def _tcp(host: str, port: int, i_know: bool) -> "TcpPort":
-    """Return the TCP port to open; UsageError if other machines can reach `host`, unless `i_know`."""
+    """Return the TCP port to open. UsageError if other machines can reach `host`, unless `i_know`."""
     from localdflash.models.config import is_loopback
     from localdflash.server.guard import LOOPBACK
     from localdflash.server.tcp import TcpPort, load_or_create_key

@@ -85,7 +85,7 @@ class ToolChoice(Struct):
 
 
 class Thinking(Struct):
-    """Whether the model thinks before it answers."""
+    """Setting whether the model thinks before it answers."""
 
     type: Literal["enabled", "disabled", "adaptive"]
 

@@ -70,7 +70,7 @@ def limit_of(*given: int | None, default: int) -> int:
 
 
 def constraint_of(body: SamplingFields, grammars: Grammars, *more: tuple[str, MakeConstraint]) -> MakeConstraint | None:
-    """Return the maker of the request's constraint, or None; ApiError for two. `more`: field name and maker of others."""
+    """Return the maker of the request's constraint, or None; ApiError for two. `more`: other makers by field name."""
     makers = list(more)
     if body.json_schema is not None:
         schema = body.json_schema
