@@ -10,11 +10,10 @@ T = TypeVar("T")
 
 
 class Interrupt:
-    """Context manager: the first SIGINT sets `is_set`, and ends `each` or calls `stop`; another raises the exception."""
+    """Context manager: the first SIGINT sets `is_set`, and ends `each` or calls `stop`; the next one is raised."""
 
     def __init__(self, stop: Callable[[], object] = lambda: None) -> None:
-        self.is_set = False
-        self._stop = stop
+        self.is_set, self._stop = False, stop
         self._is_repeated = self._is_waiting = False
 
     def each(self, items: Generator[T, None, None]) -> Iterator[T]:
