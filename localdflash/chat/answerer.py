@@ -83,9 +83,9 @@ class Answerer:
         self.info: ServerInfo | None = None
         self.stage = ""
         self.on_stage: Callable[[str], None] = lambda _: None
-        self.is_localdflash = not isinstance(source, NamedServer)  # the server accepts our additional fields
+        self.is_localdflash = not isinstance(source, NamedServer)  # whether the server accepts our additional fields
         self.when_busy: Callable[[str, ModelBusy], Awaitable[EvictionPolicy]] = self._wait_for_others
-        self._is_local = self.is_localdflash  # not a remote server, even if it is localdflash's
+        self._is_local = self.is_localdflash  # False for remote servers, even localdflash's
         self._source, self._say = source, say
         self._address: Address | None = None
         self._opening: asyncio.Task[ServerInfo] | None = None

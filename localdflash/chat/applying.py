@@ -1,7 +1,7 @@
 """Write proposals to disk, and undo them.
 
-A file is written under a temporary name and renamed into place. Before, its old content is stored in the journal, so
-that changes interrupted by a crash can be undone. Undo leaves out files that were modified after the change. All
+The old content of a file is first stored in the journal, so that changes interrupted by a crash can be undone. Then
+the file is written under a temporary name and renamed into place. Undo leaves out files that were modified later. All
 operations go through the open folder of a file, so that a link created meanwhile is not followed.
 """
 
@@ -25,7 +25,7 @@ from localdflash.chat.confined import WorkspaceFile, WorkspaceFolder, normalise_
 from localdflash.chat.proposals import FileProposal
 from localdflash.code.context.files import clean_name
 
-MAX_CHANGE_SETS = 50  # the journal keeps so many
+MAX_CHANGE_SETS = 50  # number of sets that the journal keeps
 _STALE_SECONDS = 60.0  # after this time, no process still writes the files of a set
 _CHANGED = "was changed meanwhile; look at the diff again"  # the caller puts the file's name before a message
 
@@ -52,7 +52,7 @@ class _FileChange(msgspec.Struct, frozen=True):
 
     path: str
     before: bytes | None  # None: the file did not exist
-    mode: int | None  # of the old file
+    mode: int | None  # mode of the old file
     after: str | None  # SHA-256 of the new content; None: the file was deleted
     folders: list[str]  # folders created for the file, outermost first
 

@@ -27,7 +27,7 @@ _FINISH_NOTES = {
     "cancelled": "stopped",
     "gone": "cut off",
 }
-_HTML_ENDS = ("-->", "?>", "]]>", ">", "</pre>", "</script>", "</style>", "</textarea>")  # of blocks
+_HTML_BLOCK_ENDS = ("-->", "?>", "]]>", ">", "</pre>", "</script>", "</style>", "</textarea>")
 _SPECIAL = re.compile(r"[\\`*_\[\]<>#&~|]")
 _SURROGATE = re.compile("[\ud800-\udfff]")  # UTF-8 cannot encode these
 
@@ -101,7 +101,7 @@ def _author_line(number: int, message: Message) -> str:
 def _close_blocks(parser: "MarkdownIt", text: str) -> str:
     """Return the text; if its last Markdown block is open, add the line that ends the block."""
     fences = re.findall(r"^ {0,3}(`{3,}|~{3,})", text, re.MULTILINE)
-    for end in ("", *sorted(set(fences), key=len, reverse=True), *_HTML_ENDS):
+    for end in ("", *sorted(set(fences), key=len, reverse=True), *_HTML_BLOCK_ENDS):
         closed = f"{text}\n{end}" if end else text
         last = parser.parse(f"{closed}\n\n---\n")[-1]
         if last.type == "hr" and last.level == 0:

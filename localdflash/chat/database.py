@@ -98,7 +98,7 @@ class DatabaseLock:
             raise self._lock_error(error) from error
 
     def try_exclusive(self) -> bool:
-        """Take the exclusive lock and return True; if other processes use the file, take the shared lock: False."""
+        """Take the exclusive lock and return True; if other processes use the file, take the shared one: False."""
         if self._try_lock(shared=False):
             return True
         self.share()

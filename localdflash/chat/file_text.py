@@ -1,4 +1,4 @@
-"""Split a text file into lines, and change lines but keep the byte order mark and the line endings."""
+"""Lines of a text file, and edits that keep the byte order mark and the line endings."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -33,7 +33,7 @@ class ShownHunk:
 
 @dataclass(frozen=True, slots=True)
 class FileText:
-    """Text file: lines without line endings, and the ending of each: LF or CRLF, or "" at the end of the file."""
+    """Text file: lines without line endings, and the ending of each: LF or CRLF, or "" for an unfinished last line."""
 
     lines: tuple[str, ...] = ()
     ends: tuple[str, ...] = ()

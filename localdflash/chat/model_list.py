@@ -78,7 +78,7 @@ async def describe_model(spec: str) -> ModelRow:
 
 
 async def pull_model(spec: str, show: Callable[[PullProgress], None]) -> str:
-    """Download a pair's missing files and return its id; ModelError on failure. The next call resumes a stopped one."""
+    """Download a pair's missing files and return its id; ModelError on failure. A stopped download can be resumed."""
     process = await _start_command("models", "pull", "--jsonl", "--", spec)
     assert process.stdout
     assert process.stderr
@@ -100,7 +100,7 @@ async def pull_model(spec: str, show: Callable[[PullProgress], None]) -> str:
 
 
 async def explain_fit(pair: str) -> list[str]:
-    """Describe in lines whether a pair fits on this machine, and its estimated speed; LocaldflashError if unknown."""
+    """Return lines for the user: whether a pair fits here, and its estimated speed; LocaldflashError if unknown."""
     plan = await _run_json(FIT_SECONDS, "models", "plan", "--json", "--", pair)
     needs = f"{format_bytes(plan['total'])} with a margin, {format_bytes(plan['free'])} of {plan['what']} are free"
     speed = plan["speed"]

@@ -121,7 +121,7 @@ class _Outline:
         return {each.name for each in inside if each != outer}
 
     def covers(self, old: "_Outline") -> bool:
-        """Return whether this text may be the whole new version of `old`: it lacks no name, and few statements."""
+        """Return whether this may be a new version of `old`: it has all names, and at least half of the statements."""
         common = (Counter(old.others) & Counter(self.others)).total()
         return old.names() <= self.names() and 2 * common >= len(old.others) and (not self.has_error or old.has_error)
 

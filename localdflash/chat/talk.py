@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from localdflash.chat.answerer import Answerer
     from localdflash.chat.store import ChatStore
 
-MIN_SAVE_SECONDS = 2.0  # interval of saves of a growing answer; a killed process loses less than that
+MIN_SAVE_SECONDS = 2.0  # minimum interval of saves of a growing answer; a killed process loses the text since
 SAVE_INTERVAL_FACTOR = 20  # a save that takes one second is followed by 20 seconds without one
 
 OnPiece = Callable[[str, StepRecord | None], None]

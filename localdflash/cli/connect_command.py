@@ -180,11 +180,11 @@ def _merge(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 def command(program: str, write: bool, check: bool, url: str | None) -> None:
     """Print the settings with which a coding agent uses the daemon, and the command that uses these settings."""
     from localdflash.models.config import load_config
-    from localdflash.server.client import find
+    from localdflash.server.client import find_daemon
     from localdflash.server.tcp import load_or_create_key
 
     url = (url or f"http://127.0.0.1:{load_config().server.port or DEFAULT_PORT}").rstrip("/").removesuffix("/v1")
-    client, key_file = find(), paths.key_file()
+    client, key_file = find_daemon(), paths.key_file()
     key = load_or_create_key(key_file)
     context = (client.get("/ps").get("context") if client else None) or DEFAULT_CONTEXT
     agent = agent_of(program, url, key_file, key, context)

@@ -119,9 +119,9 @@ def format_rate(tokens_per_second: float) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, sizes in bytes.")
 def ps(as_json: bool) -> None:
     """Show the loaded pairs with roles and memory, planned and measured, by part. Exit code 1 without a daemon."""
-    from localdflash.server.client import find
+    from localdflash.server.client import find_daemon
 
-    client = find()
+    client = find_daemon()
     if client is None:
         raise LocaldflashError("no daemon is running; `localdflash serve` starts one")
     state: Mapping[str, Any] = client.get("/ps")

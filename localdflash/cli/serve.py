@@ -121,10 +121,10 @@ def _assign_roles(
 
 
 def _stop() -> int:
-    from localdflash.server.client import find
+    from localdflash.server.client import find_daemon
     from localdflash.server.spawn import stop
 
-    if client := find():
+    if client := find_daemon():
         stop(client)
     say("the daemon has stopped" if client else "no daemon is running")
     return 0
@@ -143,9 +143,9 @@ def _install_unit(ctx: click.Context) -> int:
 
 def _listen_in_running_daemon(tcp: "TcpPort", requested: Mapping[str, object]) -> None:
     """Let the running daemon listen on `tcp` until Ctrl-C or its exit. LocaldflashError if its options differ."""
-    from localdflash.server.client import find
+    from localdflash.server.client import find_daemon
 
-    if not (client := find()):
+    if not (client := find_daemon()):
         raise _already_running_error()
     status = client.get("/ps")
     if any(status["options"].get(name) != value for name, value in requested.items()):
@@ -159,7 +159,7 @@ def _listen_in_running_daemon(tcp: "TcpPort", requested: Mapping[str, object]) -
 
 def _already_running_error() -> LocaldflashError:
     """Return the error that a daemon is running, and how to stop it; or that a daemon is starting or stopping."""
-    from localdflash.server.client import find
+    from localdflash.server.client import find_daemon
     from localdflash.server.sockets import is_listening, other_transport_path
 
     if is_listening(other_path := other_transport_path(paths.daemon_socket())):
@@ -167,7 +167,7 @@ def _already_running_error() -> LocaldflashError:
             f"a daemon is already running at {other_path}; stop it with `{paths.TRANSPORT_VARIABLE}="
             f"{paths.transport_of(other_path)} localdflash serve --stop`, or unset {paths.TRANSPORT_VARIABLE}"
         )
-    if not (client := find()):
+    if not (client := find_daemon()):
         return LocaldflashError("another daemon is starting or stopping; try again")
     status = client.get("/ps")
     return LocaldflashError(

@@ -27,7 +27,7 @@ EVENT_STREAM = b"text/event-stream"
 DONE = b"[DONE]"  # data of the last event of a stream
 MAX_BYTES = 16_000_000  # size limit of one line of an event stream, or of any other response
 CONNECTION_ERRORS = (OSError, EOFError, h11.RemoteProtocolError)  # become EngineDisconnect
-REUSE_SECONDS = 30.0  # an idle connection is reused for so long; shorter than servers' keep-alive
+REUSE_SECONDS = 30.0  # maximum idle time of a connection to reuse; shorter than servers' keep-alive
 LINGER_SECONDS = 0.2  # how long to wait for the end of a response after its last event
 Event = TypeVar("Event")
 
@@ -280,7 +280,7 @@ class ClientConnection(Generic[Event]):
                     await self._receive(http)
 
 
-def find() -> Client | None:
+def find_daemon() -> Client | None:
     """Return a client of the daemon that is running, or None. The daemon may be loading, or about to exit."""
     path = paths.daemon_socket()
     try:

@@ -25,7 +25,7 @@ from localdflash.server.worker import PairWorker
 
 PURPOSES: Mapping[PairRole, str] = {"chat": "the chat", "completion": "completions"}
 COMMANDS: Mapping[PairRole, str] = {"chat": "chat", "completion": "complete"}
-UNUSED_SECONDS = 600.0  # a pair without a role, or a completion pair in the way of a chat, is unloaded after so long
+UNUSED_SECONDS = 600.0  # idle time until a pair without a role is unloaded, or a chat may evict the completion pair
 T = TypeVar("T")
 
 
@@ -102,7 +102,7 @@ class Engines:
             worker.close()
 
     async def ready(self, role: PairRole, name: str = "") -> LoadedPair:
-        """Return the pair called `name`, else the pair of `role`; load it if necessary. `load` lists the errors."""
+        """Return the pair called `name`, else the pair of `role`; load it if necessary. See `load` for errors."""
         while True:
             role = self._role_named(name, role)
             if worker := self._worker_named(name, role):
@@ -190,7 +190,7 @@ class Engines:
         return worker is not None and (worker.error is None or role not in self._on_demand)
 
     async def _load(self, roles: Sequence[PairRole], options: Options, policy: EvictionPolicy) -> LoadedPair:
-        """Load a pair for `roles`; if that fails, load the pairs of roles that lost their worker again."""
+        """Load a pair for `roles`; if that fails, reload the pairs of roles that lost their worker."""
         if tuple(roles) == ("completion",):
             await asyncio.to_thread(require_fim, options.pair)
         before = {role: worker.options for role, worker in self._workers.items()}

@@ -16,7 +16,7 @@ from localdflash.server.api.http_responses import ApiError, error_response
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 WITHOUT_KEY = frozenset({"/health", "/v1/health"})
-UNIX_ONLY = frozenset({"/load", "/stop", "/listen"})
+LOCAL_ONLY = frozenset({"/load", "/stop", "/listen"})
 
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/]+)(?::([0-9]{1,5}))?")
 
@@ -60,7 +60,7 @@ class Guard:
                 code="invalid_api_key",
                 WWW_Authenticate="Bearer",
             )
-        if path in UNIX_ONLY and not self._is_local:
+        if path in LOCAL_ONLY and not self._is_local:
             return ApiError(403, f"{path} is served on the Unix socket only", code="unix_socket_only")
         return None
 

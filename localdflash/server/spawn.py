@@ -22,7 +22,7 @@ from localdflash.base.errors import (
 from localdflash.base.files import paths
 from localdflash.base.system import process
 from localdflash.models.load_options import Options
-from localdflash.server.client import Client, find
+from localdflash.server.client import Client, find_daemon
 from localdflash.server.engine_spec import EngineSpec
 from localdflash.server.sockets import is_listening
 
@@ -102,10 +102,10 @@ def _request_load(client: Client, body: dict[str, Any], progress: "_StartProgres
 
 
 def stop(client: Client) -> None:
-    """Ask the daemon to stop and wait until it no longer listens."""
+    """Ask the daemon to stop, then wait until it no longer listens."""
     client.post("/stop", {})
     end = time.monotonic() + STOP_SECONDS
-    while find():
+    while find_daemon():
         if time.monotonic() > end:
             raise LocaldflashError(f"the daemon did not stop within {STOP_SECONDS:.0f} seconds; kill its process")
         time.sleep(POLL_SECONDS)
@@ -115,7 +115,7 @@ def _find_or_start(spec: EngineSpec, progress: "_StartProgress") -> Client:
     """Return a client of the running daemon; if there is none, start a daemon while holding the start lock."""
     lock = None
     while True:
-        if (client := find()) and _wait_until_ready(client, progress):
+        if (client := find_daemon()) and _wait_until_ready(client, progress):
             return client
         from filelock import FileLock, Timeout
 
@@ -170,7 +170,7 @@ def _start_once(spec: EngineSpec, progress: "_StartProgress") -> None:
     child, deadline = _spawn(spec, log), time.monotonic() + LISTEN_SECONDS
     threading.Thread(target=child.wait, daemon=True).start()  # reap the child
     while child.poll() is None:
-        if (client := find()) and _wait_until_ready(client, progress):
+        if (client := find_daemon()) and _wait_until_ready(client, progress):
             progress.print_notice(client.get("/ps").get("notice"))
             return
         progress.pause(STARTING)

@@ -97,7 +97,7 @@ class AnswerStream:
         self._send(error)
 
     def _continue_past_end(self) -> bool:
-        """If the text must continue past the model's end token, submit a job for that; return whether it was needed."""
+        """If the text continues past the model's end token, submit a job for that; return whether one was submitted."""
         if self._abandoned.is_set() or not self.text.resumes():
             return False
         finished = self._job

@@ -12,7 +12,7 @@ import pytest
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.base.files import paths
 from localdflash.server import spawn
-from localdflash.server.client import Client, find
+from localdflash.server.client import Client, find_daemon
 from localdflash.server.engine_spec import EngineSpec
 from localdflash.server.spawn import ensure_daemon
 from tests.support.daemons import GPU_ENDS_LOADING, PROCESS_MARKS, PROGRAM, begin, daemons, killed, start, until
@@ -54,7 +54,7 @@ def test_the_daemon_is_detached_and_ends_when_idle(short_home: Path, said: list[
     assert [os.readlink(f"/proc/{pid}/fd/{number}") for number in (0, 1)] == ["/dev/null"] * 2
     assert os.readlink(f"/proc/{pid}/fd/2") == str(paths.engine_log())
     until(lambda: not daemons(short_home))
-    assert find() is None
+    assert find_daemon() is None
 
 
 def test_one_that_cannot_start_says_why(short_home: Path, said: list[str]) -> None:

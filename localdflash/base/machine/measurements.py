@@ -16,7 +16,7 @@ from localdflash.base.system import limits
 
 MAX_FILE_BYTES = 1 << 20
 BUSY_SUFFIX = " of a busy machine"  # ends `Measurement.how` if other programs kept the machine busy
-BANDWIDTH_DAYS = 7  # memory bandwidth is measured again after so many days
+BANDWIDTH_DAYS = 7  # days until memory bandwidth is measured again
 
 
 @dataclass(frozen=True)

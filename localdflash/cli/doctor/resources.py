@@ -98,9 +98,9 @@ def runtime_socket(name: str) -> Finding:
 
 def daemon(name: str) -> Finding:
     """Report whether a daemon runs."""
-    from localdflash.server.client import find
+    from localdflash.server.client import find_daemon
 
-    return Finding(name, "ok", "running" if find() else "not running; `localdflash serve` starts one")
+    return Finding(name, "ok", "running" if find_daemon() else "not running; `localdflash serve` starts one")
 
 
 def terminal(name: str) -> Finding:

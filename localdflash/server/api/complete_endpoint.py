@@ -23,7 +23,7 @@ from localdflash.server.api.schemas import CompleteRequest
 from localdflash.text.syntax import language_of
 
 Event = dict[str, Any]
-CONFIDENCE_TOKENS = 2  # the confidence is that of the first tokens: it predicts acceptance better than that of all
+CONFIDENCE_TOKENS = 2  # only the first tokens count: they predict better than all tokens whether a user accepts
 
 
 async def complete(http: HttpRequest, state: AppState, body: CompleteRequest) -> Response:

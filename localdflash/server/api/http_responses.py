@@ -20,7 +20,7 @@ from localdflash.server.refusals import ERRORS
 T = TypeVar("T")
 DONE = msgspec.Raw(b"[DONE]")  # last event of OpenAI's streams
 MESSAGES_PATH = "/v1/messages"
-HEADERS_SECONDS = 0.5  # a stream's headers wait so long, so that an early error can have its own HTTP status
+HEADERS_SECONDS = 0.5  # delay of a stream's headers, so that an early error can have its own HTTP status
 PING_SECONDS = 5.0  # longest time in which a stream sends nothing
 _ANTHROPIC_TYPES = {  # Anthropic's error types by HTTP status
     401: "authentication_error",
