@@ -1,4 +1,4 @@
-"""Checks values from files, environment variables and the command line, and converts them to declared types."""
+"""Check values from files, environment variables and the command line, and convert them to declared types."""
 
 import re
 from typing import Annotated, Any, Literal, get_args, get_origin

@@ -44,7 +44,7 @@ class NoDevice(LocaldflashError):
 
 
 class DeviceError(LocaldflashError):
-    """The GPU is lost to the current process. A new process can use it (exit code 5, so that a supervisor restarts)."""
+    """The current process has lost its GPU. A new process can use it (exit code 5, so that a supervisor restarts)."""
 
     exit_code = 5
 

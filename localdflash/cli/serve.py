@@ -102,7 +102,7 @@ def command(
 def _assign_roles(
     config: "Config", pair: str, role: PairRole | None, *, all_roles: bool
 ) -> tuple[str, Sequence[PairRole], Mapping[PairRole, str]]:
-    """Return the pair to load first, its roles, and the other roles' pairs; ModelError if completion needs FIM."""
+    """Return the pair to load first, its roles, and the other roles' pairs; ModelError if a completion pair lacks FIM."""
     from localdflash.loading.fim_support import require_fim, supports_fim
     from localdflash.models.registry import defaults
 

@@ -118,7 +118,7 @@ def _folder(kind: Literal["config", "data", "cache", "runtime"]) -> Path:
 
 
 def _absolute(home: str) -> Path:
-    """Return LOCALDFLASH_HOME as a path; UsageError if it is relative, because it would then lie in any folder."""
+    """Return LOCALDFLASH_HOME as a path; UsageError if it is relative: an untrusted repository could contain it."""
     folder = Path(os.path.expanduser(home))
     if not folder.is_absolute():
         raise UsageError(f"{HOME_VARIABLE}: {home!r} is relative; give an absolute path")

@@ -20,7 +20,7 @@ def physical_cores() -> list[int]:
 
 
 def clamp(threads: int) -> tuple[int, str]:
-    """Return how many of the requested threads (0: one per core) to run, and a notice if these are fewer, else ""."""
+    """Return the number of threads to run (at most one per core; 0: one per core), and a notice if it was reduced."""
     cores = len(physical_cores())
     if threads <= cores:
         return threads or cores, ""

@@ -1,4 +1,4 @@
-"""Buffers keys that the user presses while the program starts, instead of letting the terminal echo them."""
+"""Buffer keys that the user presses while the program starts, instead of letting the terminal echo them."""
 
 import sys
 from collections.abc import Iterator

@@ -12,7 +12,7 @@ Status = Literal["ok", "warning", "failed"]
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of a check. "failed": localdflash cannot work so. `remedy`: what the user can do, or ""."""
+    """Result of a check. "failed": localdflash cannot work. `remedy`: what the user can do, or ""."""
 
     name: str
     status: Status
