@@ -221,8 +221,8 @@ class _BlockReader:
                 self._at += 1
         if len(self._blocks) > before:  # the last block may end below `end`: a line in it looked like the fence's end
             after = next((at for at in range(self._at, len(self._lines)) if self._lines[at].strip()), self._at)
-            ends = after < len(self._lines) and closing.match(self._lines[after]) and after >= end
-            self._at = after + 1 if ends else self._at
+            is_closed = after < len(self._lines) and closing.match(self._lines[after]) and after >= end
+            self._at = after + 1 if is_closed else self._at
             return
         self._at = end + 1
         self._blocks.append(self._make_fence(info, inside, name, end))

@@ -25,9 +25,9 @@ T = TypeVar("T")
 
 
 class ServerSource(ABC):
-    """Server to connect to. `restarts`: `open` restarts a server that ended. `pair`: pair to use, "": the default."""
+    """Server to connect to. `can_restart`: `open` restarts an ended server. `pair`: pair to use, "": the default."""
 
-    restarts = True
+    can_restart = True
     pair = ""
 
     @abstractmethod
@@ -109,7 +109,7 @@ class PrivateDaemon(SharedDaemon):
 class NamedServer(ServerSource):
     """Remote server with OpenAI's API. `model` "": the first model that it lists. `key_file` holds the bearer key."""
 
-    restarts = False
+    can_restart = False
 
     def __init__(self, url: str, key_file: Path | None = None, model: str = "") -> None:
         self.url, self.key_file, self.pair = url, key_file, model

@@ -62,7 +62,7 @@ class ServerInfo:
     context: int = 0
     backend: str = ""
     device: str = ""
-    drafter: bool = False
+    has_drafter: bool = False
     notice: str = ""
     memory: Mapping[str, int] = field(default_factory=dict)  # bytes by part
     rows: str = ""  # bit-exact batch widths of llama.cpp, and their cost
@@ -214,7 +214,7 @@ class Answerer:
                 self._say(f"{pair} was unloaded for another model; it is loaded again")
             except (EngineDisconnect, DeviceError) as error:
                 self._disconnect()
-                if not self._source.restarts or restarts == MAX_RESTARTS:
+                if not self._source.can_restart or restarts == MAX_RESTARTS:
                     if not (reader and reader.replay.text):
                         raise
                     yield Done("gone", reader.numbers(is_localdflash=self.is_localdflash), error)
@@ -299,7 +299,7 @@ class Answerer:
             return await self._post(target, body)
         except (EngineDisconnect, DeviceError):
             self._disconnect()
-            if not self._source.restarts:
+            if not self._source.can_restart:
                 raise
         await self.ready()
         return await self._post(target, body)

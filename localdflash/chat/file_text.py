@@ -37,7 +37,7 @@ class FileText:
 
     lines: tuple[str, ...] = ()
     ends: tuple[str, ...] = ()
-    bom: bool = False
+    has_bom: bool = False
 
     @classmethod
     def read(cls, data: bytes) -> Self:
@@ -61,8 +61,8 @@ class FileText:
         """Return whether the last line has no line ending."""
         return bool(self.ends) and not self.ends[-1]
 
-    def with_splices(self, splices: Iterable[Splice], final: bool | None = None) -> bytes:
-        """Return the file with lines replaced. `final`: whether the last line gets a line ending; None: as before."""
+    def with_splices(self, splices: Iterable[Splice], final_newline: bool | None = None) -> bytes:
+        """Return the file with lines replaced. `final_newline`: whether the last line has one; None: as before."""
         most_common = Counter(end for end in self.ends if end).most_common(1)
         new_end = most_common[0][0] if most_common else "\n"
         lines: list[str] = []
@@ -74,7 +74,7 @@ class FileText:
             at = stop
         lines += self.lines[at:]
         ends = [end or new_end for end in (*ends, *self.ends[at:])]
-        if ends and (self.lacks_final_newline if final is None else not final):
+        if ends and (self.lacks_final_newline if final_newline is None else not final_newline):
             ends[-1] = ""
         text = "".join(line + end for line, end in zip(lines, ends, strict=True))
         try:
@@ -83,7 +83,7 @@ class FileText:
             raise UsageError("would get lone surrogates, which UTF-8 cannot encode") from None
         if b"\0" in data:
             raise UsageError("would get a NUL character")
-        return _BOM * self.bom + data
+        return _BOM * self.has_bom + data
 
 
 def diff_lines(old: Sequence[str], new: Sequence[str]) -> list[Splice]:

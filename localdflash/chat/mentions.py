@@ -65,14 +65,14 @@ def find_mentions(text: str, exists: Callable[[str], bool], picked: Collection[s
     fences, mentions = _find_fences(text), list[Mention]()
     for match in _AT.finditer(text):
         quoted, part, plain = match.groups()
-        fenced = any(start <= match.start() < end for start, end in fences)
+        is_fenced = any(start <= match.start() < end for start, end in fences)
         if quoted is not None:
             readings = [(match.end(), re.sub(r"\\(.)", r"\1", quoted), part or "")]
         else:
             readings = _possible_readings(plain[:MAX_PATH_CHARACTERS], match.start() + 1)
         for end, path, part in readings:
             was_picked = (spelling := text[match.start() : end]) in picked and spelling == spell_mention(path, part)
-            if was_picked or (not fenced and len(path) <= MAX_PATH_CHARACTERS and exists(path)):
+            if was_picked or (not is_fenced and len(path) <= MAX_PATH_CHARACTERS and exists(path)):
                 mentions.append(Mention(match.start(), end, path, part))
                 break
     return mentions

@@ -78,7 +78,7 @@ def read_hunks(lines: Sequence[str], at: int, end: int) -> tuple[tuple[PatchHunk
 
 
 def find_splices(text: FileText, hunks: Sequence[PatchHunk]) -> tuple[list[Splice], bool | None]:
-    """Return the sorted splices, and `final` for `FileText.with_splices`; UsageError if their lines are ambiguous."""
+    """Return arguments of `FileText.with_splices`: the sorted splices, `final_newline`. UsageError if ambiguous."""
     located = []
     for number, hunk in enumerate(hunks, 1):
         try:
@@ -87,7 +87,7 @@ def find_splices(text: FileText, hunks: Sequence[PatchHunk]) -> tuple[list[Splic
             raise UsageError(f"hunk {number} of {len(hunks)} {error}") from None
     located.sort(key=lambda pair: pair[0])
     splices: list[Splice] = []
-    final: bool | None = None
+    final_newline: bool | None = None
     reached = 0
     for start, hunk in located:
         if start < reached:
@@ -95,8 +95,8 @@ def find_splices(text: FileText, hunks: Sequence[PatchHunk]) -> tuple[list[Splic
         splices += _splices_of_hunk(start, hunk)
         reached = start + len(hunk.old)
         if reached == len(text.lines) and hunk.old_lacks_newline != hunk.new_lacks_newline:
-            final = hunk.old_lacks_newline
-    return splices, final
+            final_newline = hunk.old_lacks_newline
+    return splices, final_newline
 
 
 def find_lines(lines: Sequence[str], old: Sequence[str], at: int | None = None) -> int:

@@ -116,8 +116,8 @@ def _apply_patch(before: bytes | None, text: FileText, patch: FilePatch) -> byte
         raise UsageError("would be created, but exists already")
     if before is None and not adds_only:
         raise UsageError("does not exist")
-    splices, final = patches.find_splices(text, patch.hunks)
-    after = text.with_splices(splices, final)
+    splices, final_newline = patches.find_splices(text, patch.hunks)
+    after = text.with_splices(splices, final_newline)
     if patch.new != NOTHING:
         return after
     if before is None or after.removeprefix(b"\xef\xbb\xbf"):

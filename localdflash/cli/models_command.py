@@ -145,8 +145,8 @@ def _fields(pair: PairEntry) -> Iterator[tuple[str, str]]:
     yield "licence", _or_unknown(pair.licence)
     yield "memory", _memory(pair)
     yield "runs on", ", ".join(pair.backends) or "none yet"
-    shipped = pair.origin == shipped_file()
-    if shipped:
+    is_shipped = pair.origin == shipped_file()
+    if is_shipped:
         yield "ran", _ran(pair.ran, pair.by_parts, f"with {pair.ran_with}" if pair.ran_with else "")
     yield "completion", pair.fim or "no fill-in-the-middle format"
     yield "target", f"{pair.target.name} ({_or_unknown(pair.target.quantization)})"
@@ -155,7 +155,7 @@ def _fields(pair: PairEntry) -> Iterator[tuple[str, str]]:
         yield "  weights", types
     if pair.drafter:
         yield "drafter", f"{pair.drafter.name} ({_shape(pair.drafter)})"
-        if shipped:
+        if is_shipped:
             yield "  ran", _ran(pair.drafter.ran, pair.drafter.by_parts, "drafters of its kind")
         yield from _source_fields(pair.drafter)
     elif pair.match and pair.match.drafter:

@@ -102,7 +102,7 @@ def command(
 def _assign_roles(
     config: "Config", pair: str, role: PairRole | None, *, all_roles: bool
 ) -> tuple[str, Sequence[PairRole], Mapping[PairRole, str]]:
-    """Return the pair to load first, its roles, and the other roles' pairs; ModelError if a completion pair lacks FIM."""
+    """Return the pair to load first, its roles, and the other roles' pairs; ModelError if completion lacks FIM."""
     from localdflash.loading.fim_support import require_fim, supports_fim
     from localdflash.models.registry import defaults
 
@@ -182,14 +182,14 @@ def _tcp(host: str, port: int, i_know: bool) -> "TcpPort":
     from localdflash.server.guard import LOOPBACK
     from localdflash.server.tcp import TcpPort, load_or_create_key
 
-    public = not is_loopback(host)
-    if public and not i_know:
+    is_public = not is_loopback(host)
+    if is_public and not i_know:
         raise UsageError(
             f"--host {host}: other machines could reach the daemon over an unencrypted connection;"
             " add --i-know to allow this"
         )
     path = paths.key_file()
-    return TcpPort(host, port, load_or_create_key(path), _own_names(host) if public else LOOPBACK, path)
+    return TcpPort(host, port, load_or_create_key(path), _own_names(host) if is_public else LOOPBACK, path)
 
 
 def _own_names(host: str) -> Collection[str]:

@@ -47,8 +47,8 @@ class Activity:
             if scope["type"] != "http":
                 await app(scope, receive, send)
                 return
-            counts = scope["path"] not in MONITORING_PATHS
-            self._running += counts
+            is_counted = scope["path"] not in MONITORING_PATHS
+            self._running += is_counted
             try:
                 await app(scope, receive, send_counted)
             except ClientDisconnect:
@@ -58,8 +58,8 @@ class Activity:
                 if not status:
                     await error_response(error, scope["path"])(scope, receive, send_counted)
             finally:
-                self._running -= counts
-                if counts:
+                self._running -= is_counted
+                if is_counted:
                     self.restart()
                 route = scope.get("route")
                 self._metrics.count_request(route.path if route else "other", status or CLIENT_LEFT)

@@ -156,8 +156,8 @@ class Engines:
     async def free_unused(self) -> None:
         """Unload pairs without a role that have been unused for `UNUSED_SECONDS`."""
         for worker in list(self._unassigned):
-            unused = not worker.busy and time.monotonic() - worker.last_used > UNUSED_SECONDS
-            if unused and not self._changing.locked():
+            is_unused = not worker.is_busy and time.monotonic() - worker.last_used > UNUSED_SECONDS
+            if is_unused and not self._changing.locked():
                 async with self._changing:
                     await self._unload(worker)
 
@@ -166,7 +166,7 @@ class Engines:
         loaded = list[LoadedPair]()
         for worker in self.workers:
             roles = self.roles(worker)
-            if worker.passed_check and roles and not worker.busy and not self._changing.locked():
+            if worker.passed_check and roles and not worker.is_busy and not self._changing.locked():
                 async with self._changing:
                     await self._wait_until_idle(worker, "wait")
                     await _finish_despite_cancel(self._unload(worker))  # if loading fails, the next request retries
@@ -207,7 +207,7 @@ class Engines:
         """Load a pair; as long as it does not fit with enough context, evict another pair and try again."""
         while True:
             victim = self._next_victim(roles)
-            can_evict = victim is not None and not (victim.busy and "completion" in roles)
+            can_evict = victim is not None and not (victim.is_busy and "completion" in roles)
             try:
                 return await self._load_worker(roles, replace(options, can_evict=can_evict), policy)
             except OutOfMemory as error:
@@ -219,7 +219,7 @@ class Engines:
     def _next_victim(self, roles: Sequence[PairRole]) -> PairWorker | None:
         """Return the worker to evict first for a pair of these roles: idle before busy, then the largest."""
         candidates = [worker for worker in self.workers if worker.loaded and self._may_evict(worker, roles)]
-        return min(candidates, key=lambda worker: (worker.busy, -worker.size), default=None)
+        return min(candidates, key=lambda worker: (worker.is_busy, -worker.size), default=None)
 
     def _may_evict(self, worker: PairWorker, roles: Sequence[PairRole]) -> bool:
         worker_roles = self.roles(worker)
@@ -275,7 +275,7 @@ class Engines:
 
     async def _wait_until_idle(self, worker: PairWorker, policy: EvictionPolicy) -> None:
         """Wait until a worker has no requests, end them, or raise ModelBusy, according to the policy."""
-        if policy == "refuse" and worker.answering:
+        if policy == "refuse" and worker.is_answering:
             raise ModelBusy(f"{worker.display_name} is answering in another chat")
         self._evicting = worker
         try:

@@ -165,12 +165,12 @@ class PairWorker:
         return self._loading.result() if self._loading.done() and not self._loading.exception() else None
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Return whether any request, chat or completion, is running or waiting."""
         return self.scheduler is not None and self.scheduler.is_busy
 
     @property
-    def answering(self) -> bool:
+    def is_answering(self) -> bool:
         """Return whether a chat answer is running or waiting."""
         return self.scheduler is not None and self.scheduler.is_answering
 
@@ -287,7 +287,7 @@ class PairWorker:
         try:
             if cancel and self.scheduler:
                 self.scheduler.cancel_all()
-            while self.busy:
+            while self.is_busy:
                 await asyncio.sleep(POLL_SECONDS)
         except BaseException:
             self.cancel_eviction()

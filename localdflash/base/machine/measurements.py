@@ -65,11 +65,11 @@ def bandwidth(on_gpu: bool = False) -> Measurement:
     from localdflash.base.machine import hardware
 
     name = f"bandwidth of {hardware.describe_gpu()}" if on_gpu else "bandwidth of memory"
-    busy = BUSY_SUFFIX if not on_gpu and limits.load_average() > len(physical_cores()) / 2 else ""
+    suffix = BUSY_SUFFIX if not on_gpu and limits.load_average() > len(physical_cores()) / 2 else ""
     known = recall(name)
     is_fresh = known and (date.today() - date.fromisoformat(known.day)).days < BANDWIDTH_DAYS
-    if known and is_fresh and (busy or not known.how.endswith(BUSY_SUFFIX)):
+    if known and is_fresh and (suffix or not known.how.endswith(BUSY_SUFFIX)):
         return known
     if on_gpu:
         return remember(name, hardware.gpu_bandwidth(), "read of 1 GB of GPU memory")
-    return remember(name, hardware.bandwidth(), f"read of 256 MB on {hardware.reading_threads()} threads{busy}")
+    return remember(name, hardware.bandwidth(), f"read of 256 MB on {hardware.reading_threads()} threads{suffix}")

@@ -251,8 +251,8 @@ def _arguments(text: str) -> dict[str, Any]:
 def _stop_fields(answer: AnswerBlocks, stops: Sequence[str]) -> dict[str, Any]:
     choice = answer.choice
     stop = choice.stop_string if choice.stop_string in stops else None
-    calls = any(block.kind == "call" for block in answer.blocks)
-    reason = "stop_sequence" if stop else "tool_use" if calls else "end_turn"
+    has_calls = any(block.kind == "call" for block in answer.blocks)
+    reason = "stop_sequence" if stop else "tool_use" if has_calls else "end_turn"
     return {"stop_reason": "max_tokens" if choice.finish == "length" else reason, "stop_sequence": stop}
 
 

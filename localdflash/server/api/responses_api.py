@@ -119,15 +119,15 @@ class ResponseWriter:
 
     def _status(self, block: AnswerBlock) -> str:
         """Return an item's status: only the last item can be incomplete."""
-        cut = self.answer.choice.finish == "length" and block is self.answer.blocks[-1]
-        return "incomplete" if cut else "completed"
+        is_cut = self.answer.choice.finish == "length" and block is self.answer.blocks[-1]
+        return "incomplete" if is_cut else "completed"
 
     def _whole(self) -> dict[str, Any]:
-        cut, blocks = self.answer.choice.finish == "length", self.answer.blocks
+        is_cut, blocks = self.answer.choice.finish == "length", self.answer.blocks
         output = [self._item(block, self._status(block)) for block in blocks]
-        ended = {"incomplete_details": {"reason": "max_output_tokens"}} if cut else {"completed_at": int(time.time())}
-        whole = self._response("incomplete" if cut else "completed", output)
-        return whole | ended | {"usage": _usage(self.generation, blocks)}
+        reason = {"incomplete_details": {"reason": "max_output_tokens"}}
+        whole = self._response("incomplete" if is_cut else "completed", output)
+        return whole | (reason if is_cut else {"completed_at": int(time.time())}) | {"usage": _usage(self.generation, blocks)}
 
     def _response(self, status: str, output: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
         body, (request,) = self.body, self.generation.requests
