@@ -123,11 +123,11 @@ class ResponseWriter:
         return "incomplete" if is_cut else "completed"
 
     def _whole(self) -> dict[str, Any]:
-        is_cut, blocks = self.answer.choice.finish == "length", self.answer.blocks
+        cut, blocks = self.answer.choice.finish == "length", self.answer.blocks
         output = [self._item(block, self._status(block)) for block in blocks]
-        reason = {"incomplete_details": {"reason": "max_output_tokens"}}
-        whole = self._response("incomplete" if is_cut else "completed", output)
-        return whole | (reason if is_cut else {"completed_at": int(time.time())}) | {"usage": _usage(self.generation, blocks)}
+        ended = {"incomplete_details": {"reason": "max_output_tokens"}} if cut else {"completed_at": int(time.time())}
+        whole = self._response("incomplete" if cut else "completed", output)
+        return whole | ended | {"usage": _usage(self.generation, blocks)}
 
     def _response(self, status: str, output: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
         body, (request,) = self.body, self.generation.requests
