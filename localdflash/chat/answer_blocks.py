@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from localdflash.chat import patches
 from localdflash.chat.patches import FilePatch
 
-_MAX_LINE_CHARACTERS = 2_000  # in longer lines, no file name is looked for
+_MAX_LINE_CHARACTERS = 2_000  # a longer line is not searched for a file name
 _NAMED_AS_EXTENSION = (
     "cmake css csv dart java less lua nix php proto r rst scala scss sql svelte svg swift toml vim vue zig"
 )
@@ -168,7 +168,7 @@ AnswerBlock = Fence | SearchReplace | FilePatch
 
 
 def find_blocks(answer: str) -> list[AnswerBlock]:
-    """Return the blocks of an answer, without those in the model's thoughts."""
+    """Return the blocks of an answer; blocks in the model's thoughts are left out."""
     if end := _THOUGHT_END.search(answer):
         answer = answer[end.end() :]
     elif answer.lstrip().startswith("<think>"):
@@ -214,9 +214,9 @@ class _BlockReader:
         before = len(self._blocks)
         self._at = first
         filled = [at for at, line in enumerate(inside) if line.strip()]
-        has_marks = is_diff(info) or any(_SEARCH.match(inside[at]) for at in filled[:2])  # else: code
-        has_marks = has_marks or (bool(filled) and patches.is_diff_start(inside, filled[0]))
-        while self._at < end and has_marks:
+        holds_edits = is_diff(info) or any(_SEARCH.match(inside[at]) for at in filled[:2])
+        holds_edits = holds_edits or (bool(filled) and patches.is_diff_start(inside, filled[0]))
+        while self._at < end and holds_edits:
             if not self._read_diff_or_search_replace(end):
                 self._at += 1
         if len(self._blocks) > before:  # the last block may end below `end`: a line in it looked like the fence's end
@@ -256,7 +256,7 @@ class _BlockReader:
         return next((line for line in range(at, len(self._lines)) if mark.match(self._lines[line])), len(self._lines))
 
     def _search_replace_name(self) -> str:
-        """Return the path in the lines above or in the fence's info string, else that of the previous block, or ""."""
+        """Return the path in the lines above or in the fence's info string, else the previous block's path, or ""."""
         for line in reversed(self._lines[max(self._at - 4, 0) : self._at]):
             fence = _FENCE.match(line)
             path = path_in_info(fence[3]) if fence else path_above(line, "") or path_in_comment(line)

@@ -129,7 +129,7 @@ class Replay:
         return True, self._restart()
 
     def finish(self) -> tuple[bool, list[AnswerPart]]:
-        """Return a result like that of `push` at the end of the answer: a shorter repeated answer differs, too."""
+        """End the answer and return what `push` returns; a repeated answer that is shorter differs, too."""
         return (True, self._restart()) if self._repeated is not None else (False, [])
 
     def _restart(self) -> list[AnswerPart]:
@@ -199,7 +199,7 @@ class AnswerReader:
 
 
 def _answer_numbers(timings: ChunkTimings | None, usage: Usage | None) -> dict[str, Any]:
-    """Return the statistics that the server reported; those of `timings` win over those of `usage`."""
+    """Return the statistics that the server reported; `timings` take precedence over `usage`."""
     numbers: dict[str, Any] = {}
     if usage:
         cached = (usage.prompt_tokens_details or {}).get("cached_tokens")

@@ -188,7 +188,7 @@ class Database:
         if _file_identity(self._path) == self._identity:
             self._wal_identity = _file_identity(wal)
             return
-        if self._wal_identity and _file_identity(wal) == self._wal_identity:  # not for the new file
+        if self._wal_identity and _file_identity(wal) == self._wal_identity:  # the old file's WAL
             for end in _SIDE_FILES:
                 self._path.with_name(self._path.name + end).unlink(missing_ok=True)
         lock, connection = self._open_locked(self._path)

@@ -64,7 +64,7 @@ async def compare_drafting(
     settings: ChatSettings,
     say: Callable[[Comparison], None],
 ) -> Comparison:
-    """Answer `messages` with and without drafting in turn, with the same seed; `say` receives each progress."""
+    """Answer `messages` with and without drafting in turn, with the same seed; `say` receives the progress."""
     await answerer.ready()
     if not answerer.is_localdflash:
         raise UsageError("a comparison needs localdflash's daemon, and this chat uses another server")
@@ -72,7 +72,7 @@ async def compare_drafting(
     settings = replace(settings, max_tokens=settings.max_tokens or MAX_TOKENS, seed=seed)
     say(Comparison(activity="reading the conversation"))
     first = replace(settings, max_tokens=1, draft=False)
-    await _request_answer(answerer, messages, system, first)  # so that no measured answer prefills
+    await _request_answer(answerer, messages, system, first)  # warm-up: fills the prefix cache
     by_mode: dict[bool, list[_Answer]] = {False: [], True: []}
     for number, draft in enumerate(DRAFT_ORDER, 1):
         mode = "drafting" if draft else "baseline"

@@ -61,7 +61,7 @@ def split_name(name: str, exists: Callable[[str], bool]) -> tuple[str, str]:
 
 
 def find_mentions(text: str, exists: Callable[[str], bool], picked: Collection[str] = ()) -> list[Mention]:
-    """Return the mentions of existing files outside of fences, and those in `picked` (spellings chosen from a list)."""
+    """Return the mentions of existing files outside of code fences, and all mentions in `picked` (from a list)."""
     fences, mentions = _find_fences(text), list[Mention]()
     for match in _AT.finditer(text):
         quoted, part, plain = match.groups()

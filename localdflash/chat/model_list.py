@@ -45,7 +45,7 @@ class PullProgress:
 
 
 async def list_models() -> list[ModelRow]:
-    """Return all pairs, registered or downloaded: the recommended one first, those that cannot run here last."""
+    """Return all pairs, registered or downloaded: the recommended pair first, pairs that cannot run here last."""
     recommending = asyncio.create_task(_recommended_speeds())
     try:
         listed, speeds = await _run_json(LIST_SECONDS, "models", "list", "--json"), await recommending

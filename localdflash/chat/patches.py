@@ -128,7 +128,7 @@ def _find_two(lines: Sequence[str], needle: Sequence[str]) -> list[int]:
 
 
 def _splices_of_hunk(start: int, hunk: PatchHunk) -> list[Splice]:
-    """Return the splices of a hunk; its context lines are left out, so that the file keeps its own."""
+    """Return the splices of a hunk; its context lines are left out, so that the file's lines stay."""
     splices: list[Splice] = []
     at = first = start
     new: list[str] = []

@@ -61,7 +61,7 @@ class _FileEdits:
                 self._problems.append(FileProposal(clean_name(name) or "?", None, None, problem=str(error)))
 
     def proposals(self) -> list[FileProposal]:
-        """Return the proposals that can be applied, then those that cannot."""
+        """Return the proposals that can be applied, then the proposals that cannot."""
         changed = [path for path, after in self._after.items() if after != self._before[path]]
         return [_make_proposal(path, self._before[path], self._after[path]) for path in changed] + self._problems
 

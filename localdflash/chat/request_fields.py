@@ -26,7 +26,7 @@ def openai_fields(settings: ChatSettings) -> dict[str, object]:
 
 
 def localdflash_fields(settings: ChatSettings, *, continue_last: bool) -> dict[str, object]:
-    """Return the fields for localdflash. A request that samples gets a seed, so that a repeated one is the same."""
+    """Return the fields for localdflash. With sampling, add a seed, so that a repeated request has the same answer."""
     fields = openai_fields(settings) | template_fields(settings, continue_last=continue_last)
     fields |= {"steps": True, "end_repeats": True}
     fields["reasoning_format"] = "none"  # thoughts stay in the text, so that the token sizes of the steps match

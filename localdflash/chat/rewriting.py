@@ -186,7 +186,7 @@ def _indent_like(code: Sequence[str], replaced: str) -> tuple[str, ...]:
 
 def _make_definition(root: "Node", lines: Sequence[str], name: str, kind: str, line: int) -> _DefinitionLines:
     """Return the lines of the definition whose name is on line `line`."""
-    column = len(lines[line]) - len(lines[line].lstrip())  # in bytes, too: blanks are ASCII
+    column = len(lines[line]) - len(lines[line].lstrip())  # also the byte offset, because blanks are ASCII
     node = root.descendant_for_point_range((line, column), (line, column))
     assert node is not None
     while (above := node.parent) is not None and above.parent is not None and above.type not in _CONTAINERS:

@@ -121,7 +121,7 @@ class Saver:
 
 
 def _set_id(messages: list[Message], i: int, sent: Message, stored: Message) -> None:
-    """Give message `i` the id of `stored`, unless it was removed. It may differ from `sent`, which was stored."""
+    """Give message `i` the id of `stored`, unless it was removed. `sent`: the message as it was stored."""
     now = messages[i]
     if now is sent:
         messages[i] = stored

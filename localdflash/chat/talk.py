@@ -46,7 +46,7 @@ class Talk:
         self.summary = ""  # summary that is sent instead of the dropped messages
         self.error: LocaldflashError | None = None  # why the last answer has finish "gone"
         self.context_tokens: int | None = None  # number of context tokens in use; None: unknown
-        self.acceptance = Acceptance()  # of the current or the last answer
+        self.acceptance = Acceptance()  # statistics of the current or the last answer
         self._reader: asyncio.Task[None] | None = None
         self._growing: _GrowingAnswer | None = None
         self._answering, self._closed = asyncio.Lock(), False
@@ -95,7 +95,7 @@ class Talk:
             await self._saver.close()
 
     def new(self) -> None:
-        """Start an empty chat with the same instructions."""
+        """Start an empty chat with the current chat's instructions."""
         self._chat, self.dropped, self.summary, self.context_tokens = Chat(system=self.system), 0, "", None
 
     async def open(self, chat_id: int) -> None:

@@ -179,7 +179,7 @@ def _read_completion(
 
 
 def sampling_fields(params: SamplingParams, max_tokens: int) -> dict[str, object]:
-    """Return the fields that are not defaults. With sampling, add a seed, so that a repeated request is the same."""
+    """Return the fields that are not defaults. With sampling, add a seed, so that a repeated request is identical."""
     fields: dict[str, object] = {"temperature": params.temperature, "max_tokens": max_tokens}
     default = SamplingParams()
     for name in ("top_k", "top_p", "min_p", "repetition_penalty"):

@@ -21,7 +21,7 @@ from localdflash.text.sanitize import sanitize
 from localdflash.text.thoughts import ThoughtSplit, split_thoughts
 
 MAX_STDIN_BYTES = 16 * 2**20  # size limit of a request to the daemon
-NOT_IN_OPENAI = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}  # with the neutral values
+NOT_IN_OPENAI = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}  # neutral value by name
 _COUNTS = ("tokens", "steps", "tau", "drafted", "accepted", "accept_by_slot", "steps_by_drafter")
 OutputFormat = Literal["text", "json", "jsonl"]
 Show = Callable[[str], None]

@@ -78,7 +78,7 @@ def exchange(ask: Callable[[Show, Show], Message]) -> bool:
 
 
 def _summary(answer: Message) -> str:
-    """Describe an answer by those of model, tokens, speed and tokens per verify step that the server reported."""
+    """Describe an answer: model, tokens, speed and tokens per verify step, if the server reported them."""
     numbers = answer.numbers
     if "tokens" not in numbers:
         return "[stopped]"

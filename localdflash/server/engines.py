@@ -174,7 +174,7 @@ class Engines:
         return loaded
 
     def _role_named(self, name: str, role: PairRole) -> PairRole:
-        """Return the role whose unloaded pair is called `name`, else `role`. A chat does not load completion's pair."""
+        """Return the role whose unloaded pair is called `name`, else `role`; a chat never loads the completion pair."""
         unloaded = [one for one in ROLES if role != "chat" and not self._has_worker(one) and one in self._on_demand]
         return next((one for one in unloaded if self._on_demand[one].pair == name), role)
 

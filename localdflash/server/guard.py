@@ -22,7 +22,7 @@ _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/]+)(?::([0-9]{1,5}))?")
 
 
 class Guard:
-    """ASGI middleware of a TCP listener. `is_local`: for the local port file, whose requests may use every path."""
+    """ASGI middleware of a TCP listener. `is_local` (port file): every path is allowed, and every path needs the key."""
 
     def __init__(self, app: ASGIApp, *, key: str, hosts: Collection[str] = LOOPBACK, is_local: bool = False) -> None:
         if not key:

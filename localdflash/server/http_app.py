@@ -83,7 +83,7 @@ def create_app(
     stop: Callable[[], None] | None = None,
     listen: Callable[[TcpPort], AsyncGenerator[str]] | None = None,
 ) -> Starlette:
-    """Create the HTTP app. POST /stop calls `stop`; POST /listen iterates over `listen`, which yields its URL."""
+    """Create the HTTP app. POST /stop calls `stop`; POST /listen iterates over `listen`, which yields a port's URL."""
     metrics = metrics or Metrics()
     activity = Activity(metrics)
     metrics.watch(engines)

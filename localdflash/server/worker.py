@@ -255,7 +255,7 @@ class PairWorker:
             yield
         finally:
             self._unloading.set()
-            if identified.is_set():  # else the thread imports torch, and stops after that
+            if identified.is_set():  # else it is still importing torch, and ends after that
                 thread.join()
 
     def _compiling(self, done: int, total: int) -> None:

@@ -96,7 +96,7 @@ class ChatChoices:
     tokenizer: Tokenizer
     logprobs: bool
     make_parts: Callable[[], AnswerParts]
-    _messages: dict[int, ChatMessageBuilder] = field(default_factory=dict)  # for a stream, by index of the choice
+    _messages: dict[int, ChatMessageBuilder] = field(default_factory=dict)  # streamed, by index of the choice
     prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"  # id prefix, `object` fields
 
     def first(self, index: int) -> list[dict[str, Any]]:
@@ -275,7 +275,7 @@ async def _whole(
 
 
 def _reason(choice: Choice, message: ChatMessageBuilder) -> str:
-    """Return a chat choice's finish reason. With `end_repeats`, it may be that of `Repetition`."""
+    """Return a chat choice's finish reason. With `end_repeats`, it may be "repeat"."""
     if choice.finish == "stop" and choice.ending and choice.ending.ended:
         return choice.ending.reason
     return "tool_calls" if message.calls and choice.finish == "stop" else choice.finish

@@ -35,7 +35,7 @@ class ResponseWriter:
     generation: GenerationRequest
     body: bodies.ResponsesRequest
     answer: AnswerBlocks
-    functions: "Mapping[str, ClientTool]"  # by the name in the prompt
+    functions: "Mapping[str, ClientTool]"  # the client's tools by their name in the prompt
     id: str = field(default_factory=lambda: f"resp_{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
     _number: int = 0  # sequence number of the next event

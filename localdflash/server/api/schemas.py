@@ -139,7 +139,7 @@ class ResponseFormat(Struct, omit_defaults=True):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
-    schema: dict[str, Any] | None = None  # as llama-server and other APIs send it
+    schema: dict[str, Any] | None = None  # llama-server and other APIs put the schema here
     name: str | None = None
 
 
