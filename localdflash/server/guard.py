@@ -22,7 +22,7 @@ _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/]+)(?::([0-9]{1,5}))?")
 
 
 class Guard:
-    """ASGI middleware of a TCP listener. `is_local` (port file): every path is allowed, and every path needs the key."""
+    """ASGI middleware of a TCP listener. `is_local` (port file): every path is allowed, and every path needs a key."""
 
     def __init__(self, app: ASGIApp, *, key: str, hosts: Collection[str] = LOOPBACK, is_local: bool = False) -> None:
         if not key:
