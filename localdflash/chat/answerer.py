@@ -193,7 +193,7 @@ class Answerer:
                 from localdflash.chat import answer_events
 
                 if not reader:
-                    settings = settings.resolved(info.sampling, info.context) if self.is_localdflash else settings
+                    settings = settings.with_defaults(info.sampling, info.context) if self.is_localdflash else settings
                     reader = answer_events.AnswerReader(settings, requested_at)
                     own = localdflash_fields(settings, continue_last=continue_last)
                     fields = own if self.is_localdflash else openai_fields(settings)

@@ -14,7 +14,7 @@ _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 @dataclass(frozen=True, slots=True)
 class ChatSettings:
-    """Settings of the next answer. None means a default, see `resolved`; `max_tokens` 0 means up to the context."""
+    """Settings of the next answer. None: a default, see `with_defaults`; `max_tokens` 0 means up to the context."""
 
     temperature: float | None = None
     top_k: int | None = None
@@ -26,13 +26,13 @@ class ChatSettings:
     thinking: bool = True
     draft: bool = True
 
-    def resolved(self, sampling: Mapping[str, float], context: int) -> Self:
+    def with_defaults(self, sampling: Mapping[str, float], context: int) -> Self:
         """Return the settings with defaults for None: the model's `sampling`, and `max_tokens` from `context`."""
         defaults = asdict(SamplingParams()) | {"max_tokens": context // ANSWER_SHARE} | dict(sampling)
         unset = {name: defaults[name] for name in (*_SAMPLING, "max_tokens") if getattr(self, name) is None}
         return replace(self, **unset)
 
-    def changed(self, name: str, value: str) -> Self:
+    def with_value(self, name: str, value: str) -> Self:
         """Return the settings with `name` set to `value`, as the user typed it; UsageError if it is invalid."""
         if name not in _PARSERS:
             raise UsageError(f"no setting {name!r}{did_you_mean(name, _PARSERS) or ': one of ' + ', '.join(_PARSERS)}")

@@ -94,7 +94,7 @@ class Talk:
             await self.save()
             await self._saver.close()
 
-    def new(self) -> None:
+    def start_new_chat(self) -> None:
         """Start an empty chat with the current chat's instructions."""
         self._chat, self.dropped, self.summary, self.context_tokens = Chat(system=self.system), 0, "", None
 
@@ -116,7 +116,7 @@ class Talk:
         await self.run_in_store(lambda store: store.delete(chat_id))
         self._saver.forget(chat_id)
         if chat_id == self.chat_id:
-            self.new()
+            self.start_new_chat()
 
     def add_user_message(self, text: str, attachments: Sequence[Attachment] = ()) -> Message:
         """Append a user message without requesting an answer."""

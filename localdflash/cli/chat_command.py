@@ -16,7 +16,7 @@ from localdflash.cli import shell_completion
 from localdflash.cli.options import (
     chat_pair_options,
     daemon_option,
-    given,
+    given_options,
     no_draft_option,
     requested_engine,
     sampling_options,
@@ -184,6 +184,7 @@ def _source(
 
     server = load_config().server
     if server.url and not private:
-        return NamedServer(server.url, server.key_path, options["pair"] if "pair" in given(ctx, options) else "")
+        model = options["pair"] if "pair" in given_options(ctx, options) else ""
+        return NamedServer(server.url, server.key_path, model)
     engine = requested_engine(ctx, {**options, "no_draft": no_draft} if private else options, "chat")
     return (PrivateDaemon if private else SharedDaemon)(engine, shows_stages=stages)

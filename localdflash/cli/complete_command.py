@@ -18,7 +18,7 @@ from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.options import (
     completion_pair_options,
     daemon_option,
-    given,
+    given_options,
     no_draft_option,
     requested_engine,
     sampling_options,
@@ -87,7 +87,7 @@ def command(
         "mode": "line" if one_line else "auto",
     }
     interrupt = Interrupt()
-    remote = RemoteServer.of(load_config(), options["pair"] if "pair" in given(ctx, options) else "")
+    remote = RemoteServer.of(load_config(), options["pair"] if "pair" in given_options(ctx, options) else "")
     if no_daemon or no_draft:
         with private.private_daemon(
             requested_engine(ctx, {**options, "no_draft": no_draft}, "completion"), say

@@ -96,7 +96,7 @@ class Agent:
     key_variable: str = ""
     key_option: str = ""
 
-    def shell(self, key_file: Path) -> str:
+    def shell_command(self, key_file: Path) -> str:
         """Return the command as a shell command line that reads the key from its file."""
         key = f'"$(cat {shlex.quote(str(key_file))})"'
         variable = f"{self.key_variable}={key} " if self.key_variable else ""
@@ -115,7 +115,7 @@ class Agent:
             raise LocaldflashError(f"{program}: failed (exit code {done.returncode})")
 
 
-def agent_of(program: str, url: str, key_file: Path, key: str, context: int) -> Agent:
+def make_agent(program: str, url: str, key_file: Path, key: str, context: int) -> Agent:
     """Return the agent `program` with settings for the daemon at `url`."""
     model: dict[str, Any]
     options: list[str]
@@ -187,7 +187,7 @@ def command(program: str, write: bool, check: bool, url: str | None) -> None:
     client, key_file = find_daemon(), paths.key_file()
     key = load_or_create_key(key_file)
     context = (client.get("/ps").get("context") if client else None) or DEFAULT_CONTEXT
-    agent = agent_of(program, url, key_file, key, context)
+    agent = make_agent(program, url, key_file, key, context)
     if write:
         agent.settings.write()
         say(f"{agent.settings.path}: written")
@@ -197,7 +197,7 @@ def command(program: str, write: bool, check: bool, url: str | None) -> None:
     if check:
         _check(agent, url, key)
     elif agent.command:
-        say(f"use it with: {agent.shell(key_file)}")
+        say(f"use it with: {agent.shell_command(key_file)}")
 
 
 def _check(agent: Agent, url: str, key: str) -> None:

@@ -155,7 +155,7 @@ class LineChat:
 
     def do_new(self) -> None:
         """Start a new chat."""
-        self._chat.talk.new()
+        self._chat.talk.start_new_chat()
         say("A new conversation.")
 
     def do_quit(self) -> None:
@@ -212,7 +212,7 @@ class LineChat:
         """Show or change the settings."""
         if assignment:
             name, _, value = assignment.replace("=", " ").partition(" ")
-            self._chat.talk.settings = self._chat.talk.settings.changed(name, value)
+            self._chat.talk.settings = self._chat.talk.settings.with_value(name, value)
         settings = asdict(self._chat.talk.settings)
         if settings["seed"] is None:
             settings["seed"] = "none"

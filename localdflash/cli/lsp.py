@@ -10,7 +10,7 @@ import click
 
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.base.files import paths
-from localdflash.cli.options import completion_pair_options, given, requested_engine
+from localdflash.cli.options import completion_pair_options, given_options, requested_engine
 from localdflash.models.config import load_config
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def command(ctx: click.Context, /, port: int | None, path: Path | None, **option
 
     config = load_config()
     usage = usage_file() if config.completion.stats == "on" else None
-    model = options["pair"] if "pair" in given(ctx, options) else ""
+    model = options["pair"] if "pair" in given_options(ctx, options) else ""
     engine = RemoteServer.of(config, model) or requested_engine(ctx, options, "completion")
     transport.silence_pygls()
     if port is None and path is None:

@@ -117,8 +117,7 @@ sampling_options = _all_of(
 
 def take_sampling(options: dict[str, Any]) -> dict[str, Any]:
     """Remove the sampling options from `options`; return those that the user gave, or raise UsageError if invalid."""
-    popped = {name: options.pop(name) for name, _, _ in _SAMPLING}
-    sampling = {name: value for name, value in popped.items() if value is not None}
+    sampling = {name: value for name, _, _ in _SAMPLING if (value := options.pop(name)) is not None}
     SamplingParams(**sampling)
     return sampling
 
@@ -133,14 +132,14 @@ def requested_engine(ctx: click.Context, options: dict[str, Any], role: PairRole
     default = defaults.chat_pair if role == "chat" else defaults.completion_pair
     return EngineSpec(
         options,
-        given(ctx, options),
+        given_options(ctx, options),
         load_config().server.idle_minutes,
         role,
         lambda: _absolute_pair(default(load_config())),
     )
 
 
-def given(ctx: click.Context, options: dict[str, Any]) -> set[str]:
+def given_options(ctx: click.Context, options: dict[str, Any]) -> set[str]:
     """Return the names of the options that were given on the command line."""
     return {name for name in options if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
 

@@ -9,7 +9,7 @@ import click
 
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.base.files import paths
-from localdflash.cli.options import given, pair_options
+from localdflash.cli.options import given_options, pair_options
 from localdflash.cli.output import say
 from localdflash.server.engine_spec import ROLES, PairRole
 
@@ -73,7 +73,7 @@ def command(
     config, port_requested = load_config(), port is not None
     port = config.server.port or None if port is None else port
     tcp = None if port is None or private else _tcp(host, port, i_know)
-    all_roles = role is None and "pair" not in given(ctx, options)
+    all_roles = role is None and "pair" not in given_options(ctx, options)
     options["pair"], roles, other_pairs = _assign_roles(config, options["pair"], role, all_roles=all_roles)
     settings = DaemonSettings(
         Options(**options, draft=not no_draft),
@@ -95,7 +95,7 @@ def command(
             raise
         if not (tcp and port_requested):  # without --port there is nothing to add to the running daemon
             raise _already_running_error() from None
-        _listen_in_running_daemon(tcp, {name: options[name] for name in given(ctx, options)})
+        _listen_in_running_daemon(tcp, {name: options[name] for name in given_options(ctx, options)})
     return 0
 
 
@@ -134,7 +134,7 @@ def _install_unit(ctx: click.Context) -> int:
     """Write the systemd unit, and print how to enable it. UsageError if another option is given."""
     from localdflash.cli import systemd_unit
 
-    if given(ctx, ctx.params) - {"install_unit"}:
+    if given_options(ctx, ctx.params) - {"install_unit"}:
         raise UsageError("--install-unit: no other option may be given; the unit follows the settings of config.toml")
     say(f"{systemd_unit.install_unit()}; enable it with:")
     print(*systemd_unit.ENABLE, sep="\n")

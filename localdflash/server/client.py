@@ -179,10 +179,10 @@ class Client:
             address = resolve_port_file(self.address)
             http = Exchange(address, tolerant=tolerant)
             request = http.request(method, target, body, expects_events=expects_events)
-            with _connected(address) as connection:
+            with _connect(address) as connection:
                 connection.settimeout(timeout)
                 connection.sendall(request)
-                yield _pieces(connection, http)
+                yield _read_pieces(connection, http)
 
 
 class ClientConnection(Generic[Event]):
@@ -297,12 +297,12 @@ def find_daemon() -> Client | None:
     return client
 
 
-def _pieces(connection: socket.socket, http: Exchange) -> Iterator[bytes]:
+def _read_pieces(connection: socket.socket, http: Exchange) -> Iterator[bytes]:
     while not http.ended:
         yield http.receive(connection.recv(CHUNK_BYTES))
 
 
-def _connected(address: Address) -> socket.socket:
+def _connect(address: Address) -> socket.socket:
     if address.socket:
         return unix_socket.connect(address.socket, CONNECT_SECONDS)
     return socket.create_connection((address.host, address.port), CONNECT_SECONDS)

@@ -122,7 +122,7 @@ class Engines:
     async def worker_if_loaded(self, loaded: LoadedPair) -> PairWorker | None:
         """Return the worker of a pair after any pending eviction is decided; None if the pair was unloaded."""
         if worker := self.worker_of(loaded):
-            await worker.eviction_decided()
+            await worker.wait_for_eviction()
         return self.worker_of(loaded)
 
     async def load(

@@ -199,7 +199,7 @@ class PairWorker:
         loading = self._loading
         with ExitStack() as stack:
             try:
-                loaded = stack.enter_context(LoadedPair(replace(self.options, compiling=self._compiling)))
+                loaded = stack.enter_context(LoadedPair(replace(self.options, compiling=self._report_compiling)))
                 prefixes = PrefixCache(self._choose_cache_bytes(), self._open_disk_cache(loaded))
             except BaseException as error:
                 loading.set_exception(error)
@@ -258,7 +258,7 @@ class PairWorker:
             if identified.is_set():  # else it is still importing torch, and ends after that
                 thread.join()
 
-    def _compiling(self, done: int, total: int) -> None:
+    def _report_compiling(self, done: int, total: int) -> None:
         self.doing = f"compiling {done} of {total}" if done < total else ""
 
     def _choose_cache_bytes(self) -> int:
@@ -274,10 +274,10 @@ class PairWorker:
 
     async def ready(self) -> LoadedPair:
         """Wait for the pair and return it; raise the error of a failed load."""
-        await self.eviction_decided()
+        await self.wait_for_eviction()
         return await asyncio.wrap_future(self._loading)
 
-    async def eviction_decided(self) -> None:
+    async def wait_for_eviction(self) -> None:
         """Wait until a pending eviction of this pair is done or cancelled."""
         await asyncio.wrap_future(self._eviction)
 

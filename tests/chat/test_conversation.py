@@ -152,7 +152,7 @@ async def test_unsaved_chat_is_saved_with_the_next_one(method: str, monkeypatch:
         disk = FullDisk(monkeypatch, method)
         talk.system = "Be brief."
         await exchange(talk, "first")
-        talk.new()
+        talk.start_new_chat()
         talk.system = "Be long."
         await exchange(talk, "second")
         disk.full = False

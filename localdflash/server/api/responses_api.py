@@ -59,7 +59,7 @@ class ResponseWriter:
             *_, last = [event async for event in source]
         return last["response"]
 
-    def failed(self, error: ApiError) -> Event:
+    def failed_event(self, error: ApiError) -> Event:
         """Return the final event of a response that failed."""
         code = error.code if error.code == OVERFLOW else "server_error"
         response = self._response("failed") | {"error": {"code": code, "message": str(error)}}
@@ -178,7 +178,7 @@ async def responses(http: HttpRequest, state: AppState, body: bodies.ResponsesRe
         raise
     writer = ResponseWriter(generation, body, AnswerBlocks(make_parts()), functions)
     if body.stream:
-        response: Response = EventStream(writer.events(state), named_event, writer.failed)
+        response: Response = EventStream(writer.events(state), named_event, writer.failed_event)
     else:
         response = await json_of(http, writer.whole(state))
     return with_warning(
@@ -196,7 +196,7 @@ async def _overflow(state: AppState, body: bodies.ResponsesRequest, error: ApiEr
     writer = ResponseWriter(generation, body, AnswerBlocks(AnswerParts(None, None)), {})
 
     async def events() -> AsyncGenerator[Event]:
-        yield writer.failed(error)
+        yield writer.failed_event(error)
 
     return EventStream(events(), named_event)
 
