@@ -106,7 +106,7 @@ async def test_fork_keeps_the_original_chat() -> None:
 async def test_empty_chat_refuses_retry_edit_and_fork() -> None:
     async with open_talk() as (talk, _answerer, _notices):
         for remove in (talk.remove_answer, talk.remove_user_message):
-            with pytest.raises(UsageError, match="nothing was asked"):
+            with pytest.raises(UsageError, match="this chat has no message yet"):
                 remove()
         with pytest.raises(UsageError, match="nothing to fork"):
             await talk.fork(None)

@@ -80,7 +80,7 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Answering:
             finally:
                 server.left = True
 
-        monkeypatch.setattr(module, "_connected", connect)
+        monkeypatch.setattr(module, "_connect", connect)
         return Client(Address(port=1))
 
     return client_of
