@@ -283,7 +283,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
                 accepted=acceptance.acceptance_rate if is_answering else _acceptance_rate(numbers),
                 ttft_ms=acceptance.ttft_ms if is_answering else numbers.get("ttft_ms"),
                 drafting_on=self.talk.settings.draft,
-                has_drafter=info.drafter if info and answerer.is_localdflash else True,
+                has_drafter=info.has_drafter if info and answerer.is_localdflash else True,
                 busy=is_answering,
             )
         )

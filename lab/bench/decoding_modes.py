@@ -119,7 +119,7 @@ class CudaModes:
         import torch
 
         return {
-            "device": hardware.gpu(),
+            "device": hardware.describe_gpu(),
             "bandwidth_gb_s": round(hardware.gpu_bandwidth(), 1),
             "peak_memory_mb": torch.cuda.max_memory_allocated() >> 20,
         }

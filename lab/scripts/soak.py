@@ -31,7 +31,7 @@ from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.server.api.chat_request import render_chat
 from localdflash.server.api.completion_request import prepare_middle
-from localdflash.server.client import Client, find
+from localdflash.server.client import Client, find_daemon
 from localdflash.server.engine_spec import EngineSpec
 from localdflash.server.spawn import ensure_daemon, stop
 from localdflash.text.chat_template import TemplateMessage
@@ -80,7 +80,7 @@ def worker(tasks: Path, seed: int) -> None:
 
 def _ask_forever(bodies: list[dict[str, Any]], answers: list[str], seed: int) -> None:
     chosen = random.Random(seed)
-    client = find()
+    client = find_daemon()
     while client:
         which = chosen.randrange(len(bodies))
         os.write(1, f"{_ask(client, bodies[which], answers[which], chosen)}\n".encode())  # whole lines, always

@@ -22,7 +22,7 @@ from localdflash.lab.scripts.support.direct_answer import answer_directly
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.server.api.completion_request import prepare_middle
-from localdflash.server.client import find
+from localdflash.server.client import find_daemon
 
 ROUNDS = 11
 QUESTION = (  # about a hundred tokens
@@ -71,7 +71,7 @@ def first_tokens(program: str, pair: str, threads: int) -> dict[str, float]:
 
 def warm_chat(typed: int = 0) -> dict[str, float]:
     """Return the median times of later chat turns; the first `typed` characters of a question are prefilled earlier."""
-    engine = find()
+    engine = find_daemon()
     assert engine
     messages: list[dict[str, str]] = []
     turns: list[tuple[float, float, float]] = []

@@ -1,4 +1,4 @@
-"""Checks values from files, environment variables and the command line, and converts them to declared types."""
+"""Check values from files, environment variables and the command line, and convert them to declared types."""
 
 import re
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -12,7 +12,7 @@ MAX_TEXT_CHARS = 300
 
 
 def pattern(regex: str, expected: str) -> Meta:
-    """Return the constraint that a text matches the regex. `convert` reads `expected` from its comment for errors."""
+    """Return a msgspec constraint on a text. `expected` describes the regex in the error messages of `convert`."""
     return Meta(pattern=rf"(?a)(?#{expected})\A(?:{regex})\Z")
 
 
@@ -23,9 +23,9 @@ Sha256 = Annotated[str, pattern("[0-9a-f]{64}", "64 lower-case hexadecimal digit
 def convert(
     value: object, kind: Any, subject: str, *, strict: bool = True, error: type[LocaldflashError] = ModelError
 ) -> Any:
-    """Return `value` as the type `kind`, else raise `error`, which names the subject and what was expected.
+    """Return `value` as the type `kind`; if it does not fit, raise `error` with the subject and what was expected.
 
-    Texts must be one printable line of at most `MAX_TEXT_CHARS`. Unless `strict`, a text may spell a number.
+    A text must be one printable line of at most `MAX_TEXT_CHARS`. Unless `strict`, "5" is accepted as a number.
     """
     for item in value if isinstance(value, list) else (value,):
         if isinstance(item, str) and not (item.isprintable() and len(item) <= MAX_TEXT_CHARS):

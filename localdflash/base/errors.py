@@ -44,7 +44,7 @@ class NoDevice(LocaldflashError):
 
 
 class DeviceError(LocaldflashError):
-    """The GPU is lost to this process; only a new process can use it (exit code 5, for a supervisor)."""
+    """The current process has lost its GPU. A new process can use it (exit code 5, so that a supervisor restarts)."""
 
     exit_code = 5
 

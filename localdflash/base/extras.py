@@ -22,7 +22,7 @@ def missing_module(extra: Extra) -> str:
 
 
 def require(extra: Extra, subject: str) -> None:
-    """Raise MissingExtra, naming `subject` and the command that installs the extra, unless it is installed."""
+    """Raise MissingExtra if an extra is not installed; the message names `subject` and the install command."""
     if module := missing_module(extra):
         raise MissingExtra(f"{subject}: needs {module}, which is not installed; run `{install_command(extra)}`")
 

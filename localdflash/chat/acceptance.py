@@ -7,28 +7,28 @@ from collections.abc import Callable, Mapping, Sequence
 
 from localdflash.chat.messages import StepRecord
 
-WINDOW_SECONDS = 2.0  # of the rolling rate
+WINDOW_SECONDS = 2.0  # `rate` averages over this time
 MAX_RATES = 120
-RATE_SECONDS = 0.5  # between two entries of `rates`
+RATE_SECONDS = 0.5  # interval of the entries of `rates`
 
 
 class Acceptance:
-    """Running statistics of one answer's verify steps. The time to first token counts from the object's creation."""
+    """Running statistics of one answer's verify steps. The time to first token starts when this object is created."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.steps = self.tokens = self.drafted = self.accepted = 0
         self.ttft_ms: float | None = None
-        self.drafted_counts: list[int] = []  # by draft position
-        self.by_drafter = Counter[str]()  # steps; "" counts steps without a draft
-        self.rates: deque[float] = deque(maxlen=MAX_RATES)  # tokens per second over time
+        self.drafted_counts: list[int] = []  # drafted tokens by draft position
+        self.by_drafter = Counter[str]()  # number of steps by drafter; "": steps without a draft
+        self.rates: deque[float] = deque(maxlen=MAX_RATES)  # past values of `rate`, for a graph
         self._clock, self._started = clock, clock()
-        self._accepted_counts: list[int] = []  # by draft position
-        self._step_ms: list[float] = []  # sorted
-        self._arrivals: deque[tuple[float, int]] = deque()  # time, tokens so far; the first is from before the window
+        self._accepted_counts: list[int] = []  # accepted tokens by draft position
+        self._step_ms: list[float] = []  # time of each step, sorted
+        self._arrivals: deque[tuple[float, int]] = deque()  # time, tokens so far; first: before the window
         self._last_rate_time = self._started
 
     def add(self, step: StepRecord | None, text: str = "") -> None:
-        """Count text and a verify step that have just arrived; either may be missing."""
+        """Record text and a verify step that arrived now; the step, or the text, may be missing."""
         now = self._clock()
         if text and self.ttft_ms is None:
             self.ttft_ms = (now - self._started) * 1e3

@@ -11,11 +11,11 @@ from pathlib import PurePosixPath
 from localdflash.chat import patches
 from localdflash.chat.patches import FilePatch
 
-_MAX_LINE_CHARACTERS = 2_000  # characters of a line that may name a file
+_MAX_LINE_CHARACTERS = 2_000  # a longer line is not searched for a file name
 _NAMED_AS_EXTENSION = (
     "cmake css csv dart java less lua nix php proto r rst scala scss sql svelte svg swift toml vim vue zig"
 )
-_LANGUAGES = {  # names of a language in fences, the usual one first -> extensions of such files
+_LANGUAGES = {  # names of a language in info strings, canonical name first -> file extensions
     "asm": "s asm",
     "bash": "sh bash",
     "c": "c h",
@@ -74,7 +74,7 @@ def language(info: str) -> str:
 
 
 def fits_language(info: str, path: str) -> bool:
-    """Return whether the language in a fence's info string is that of the file."""
+    """Return whether a fence's info string names the language of the file at `path`."""
     name = PurePosixPath(path)
     return name.suffix[1:].lower() in _EXTENSIONS.get(language(info), ()) or language(info) == name.name.casefold()
 
@@ -103,7 +103,7 @@ def path_in_comment(line: str) -> str:
 
 
 def path_above(line: str, info: str) -> str:
-    """Return the path in the line above a fence: alone on it, or the only quoted one before a final colon."""
+    """Return the path in the line above a fence: the whole line, or its only path in backticks before a final colon."""
     if len(line) > _MAX_LINE_CHARACTERS or not (is_diff(info) or language(info) in ("", "dockerfile", *_EXTENSIONS)):
         return ""  # other fences, such as console, show no file
     bare = _DECORATION.sub("", line).strip("*_ ")
@@ -145,7 +145,7 @@ _THOUGHT_END = re.compile(r"</think>[ \t]*$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Code block. `name`: its file, or "". `labelled`: the first line names the file. `closed`: it has an end."""
+    """Code block. `name`: path of its file or "". `labelled`: the first line is the path. `closed`: the fence ends."""
 
     info: str
     lines: tuple[str, ...]
@@ -156,7 +156,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class SearchReplace:
-    """Search/replace block. `name`: its file, or "". `problem` says why the block cannot be applied."""
+    """Search/replace block. `name`: path of its file, or "". `problem`: why the block cannot be applied, or ""."""
 
     name: str
     search: tuple[str, ...]
@@ -168,7 +168,7 @@ AnswerBlock = Fence | SearchReplace | FilePatch
 
 
 def find_blocks(answer: str) -> list[AnswerBlock]:
-    """Return the blocks of an answer, without those in the model's thoughts."""
+    """Return the blocks of an answer; blocks in the model's thoughts are left out."""
     if end := _THOUGHT_END.search(answer):
         answer = answer[end.end() :]
     elif answer.lstrip().startswith("<think>"):
@@ -181,7 +181,7 @@ class _BlockReader:
 
     def __init__(self, text: str) -> None:
         self._lines = [line.removesuffix("\r") for line in text.split("\n")]
-        self._at = 0
+        self._at = 0  # index of the next line
         self._blocks: list[AnswerBlock] = []
 
     def read(self) -> list[AnswerBlock]:
@@ -214,22 +214,22 @@ class _BlockReader:
         before = len(self._blocks)
         self._at = first
         filled = [at for at, line in enumerate(inside) if line.strip()]
-        has_marks = is_diff(info) or any(_SEARCH.match(inside[at]) for at in filled[:2])  # else the marks are code
-        has_marks = has_marks or (bool(filled) and patches.is_diff_start(inside, filled[0]))
-        while self._at < end and has_marks:
+        holds_edits = is_diff(info) or any(_SEARCH.match(inside[at]) for at in filled[:2])
+        holds_edits = holds_edits or (bool(filled) and patches.is_diff_start(inside, filled[0]))
+        while self._at < end and holds_edits:
             if not self._read_diff_or_search_replace(end):
                 self._at += 1
-        if len(self._blocks) > before:  # a block may contain a line like the fence's end
+        if len(self._blocks) > before:  # the last block may end below `end`: a line in it looked like the fence's end
             after = next((at for at in range(self._at, len(self._lines)) if self._lines[at].strip()), self._at)
-            ends = after < len(self._lines) and closing.match(self._lines[after]) and after >= end
-            self._at = after + 1 if ends else self._at
+            is_closed = after < len(self._lines) and closing.match(self._lines[after]) and after >= end
+            self._at = after + 1 if is_closed else self._at
             return
         self._at = end + 1
         self._blocks.append(self._make_fence(info, inside, name, end))
 
     def _make_fence(self, info: str, inside: list[str], name: str, end: int) -> AnswerBlock:
         closed = end < len(self._lines)
-        if is_diff(info):  # without file names
+        if is_diff(info):  # a diff without file names
             hunks, _, problem = patches.read_hunks([*inside, "```"], 0, len(inside))
             return FilePatch(name, name, hunks, problem)
         in_comment = path_in_comment(inside[0]) if inside else ""
@@ -237,7 +237,7 @@ class _BlockReader:
         return Fence(info, tuple(inside), name or in_comment, labelled, closed)
 
     def _line_above(self) -> str:
-        """Return the line above a fence, across one empty line."""
+        """Return the line above a fence, or the line before that if it is empty."""
         above = [line for line in self._lines[max(self._at - 2, 0) : self._at] if line.strip()]
         return above[-1] if above else ""
 
@@ -256,7 +256,7 @@ class _BlockReader:
         return next((line for line in range(at, len(self._lines)) if mark.match(self._lines[line])), len(self._lines))
 
     def _search_replace_name(self) -> str:
-        """Return the file named in the lines above or in the fence's info string; else that of the previous block."""
+        """Return the path in the lines above or in the fence's info string, else the previous block's path, or ""."""
         for line in reversed(self._lines[max(self._at - 4, 0) : self._at]):
             fence = _FENCE.match(line)
             path = path_in_info(fence[3]) if fence else path_above(line, "") or path_in_comment(line)

@@ -1,4 +1,4 @@
-"""Read the events of a streamed answer."""
+"""Decode the server-sent events of a chat answer, and collect their text, verify steps and statistics."""
 
 import time
 from collections import Counter
@@ -15,11 +15,11 @@ from localdflash.server.refusals import error_of_body, error_of_response
 from localdflash.text.thoughts import ThoughtWriter
 
 MIN_RATE_SECONDS = 0.05  # shorter answers, from a cache or a buffering proxy, get no rate
-NO_DRAFTER = ("", "none")  # names of a step without a draft
+NO_DRAFTER = ("", "none")  # drafter names of a step without a draft
 
 
 class ChunkStep(Struct):
-    """Verify step that produced the tokens of an event. `sizes` are the UTF-8 bytes of each token."""
+    """Verify step that produced the tokens of an event. `sizes`: number of UTF-8 bytes of each token."""
 
     drafter: str
     drafted: int
@@ -29,7 +29,7 @@ class ChunkStep(Struct):
 
 
 class ChunkTimings(Struct):
-    """Timings of an answer. llama-server reports the fields before `steps` too."""
+    """Timings of an answer. llama-server reports the fields above `steps`, too."""
 
     prompt_n: int = 0
     cache_n: int = 0
@@ -71,7 +71,7 @@ class ChunkDelta(Struct):
 
 
 class ChunkChoice(Struct):
-    """Choice of an answer; the chat requests one."""
+    """Choice of an answer. The chat requests one choice only."""
 
     delta: ChunkDelta = field(default_factory=ChunkDelta)
     finish_reason: str | None = None
@@ -110,7 +110,7 @@ AnswerPart = tuple[str, StepRecord | None]  # added text, and the verify step th
 
 
 class Replay:
-    """Comparison of a repeated answer with `text`, the text already shown, so that no text is shown twice."""
+    """Filter that keeps a repeated answer from being shown twice; `text` is the text shown so far."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -118,11 +118,11 @@ class Replay:
         self._length = 0  # characters of these parts
 
     def begin_again(self) -> None:
-        """Expect the answer once more, from its start."""
+        """Prepare for the answer to be sent again from its start."""
         self._repeated, self._length = [] if self.text else None, 0
 
     def push(self, text: str, step: StepRecord | None) -> tuple[bool, list[AnswerPart]]:
-        """Return whether the repeated answer differs, so that it is shown anew, and the parts to show now."""
+        """Return whether to discard the shown text, because the repeated answer differs, and the parts to show now."""
         if self._repeated is None:
             self.text += text
             return False, [(text, step)]
@@ -139,7 +139,7 @@ class Replay:
         return True, self._restart()
 
     def finish(self) -> tuple[bool, list[AnswerPart]]:
-        """Return the result of `push` at the end of the answer: a repeated answer that is shorter differs, too."""
+        """End the answer and return what `push` returns; a repeated answer that is shorter differs, too."""
         return (True, self._restart()) if self._repeated is not None else (False, [])
 
     def _restart(self) -> list[AnswerPart]:
@@ -149,7 +149,7 @@ class Replay:
 
 
 class AnswerReader:
-    """State of a streamed answer; `requested_at` is a time of `perf_counter`."""
+    """Collector of the events of one answer. `requested_at`: time of the request, from `time.perf_counter`."""
 
     def __init__(self, settings: ChatSettings, requested_at: float) -> None:
         self.model, self.replay = "", Replay()
@@ -159,7 +159,7 @@ class AnswerReader:
         self.begin_again()
 
     def begin_again(self) -> None:
-        """Reset, because the answer is requested again."""
+        """Reset the statistics, because the answer is requested again."""
         self.replay.begin_again()
         self._writer = ThoughtWriter()
         self._first = self._last = 0.0  # time of the first and the last text
@@ -168,7 +168,7 @@ class AnswerReader:
         self._vllm: VllmAcceptance | None = None
 
     def add_chunk(self, chunk: Chunk) -> tuple[bool, list[AnswerPart]]:
-        """Add an event; return whether the answer differs from the one shown, and the parts to show now."""
+        """Add an event; return whether to discard the shown text, and the parts to show now; see `Replay.push`."""
         self.model = chunk.model or self.model
         self._timings, self._usage = chunk.timings or self._timings, chunk.usage or self._usage
         self._vllm = _vllm_acceptance(chunk.metrics) or self._vllm
@@ -187,7 +187,7 @@ class AnswerReader:
         return self.replay.push(text, step) if text or step else (False, [])
 
     def finish(self, *, is_localdflash: bool) -> Finish:
-        """Return why the answer ended. localdflash's server reports "length" for a full context, too."""
+        """Return why the answer ended; "context" for a full context, which localdflash's server reports as "length"."""
         if self._reason == "length":
             max_tokens = self._settings.max_tokens or 0
             tokens = _answer_numbers(self._timings, self._usage).get("tokens", 0)
@@ -201,7 +201,7 @@ class AnswerReader:
         if vllm := self._vllm:
             numbers |= {"steps": vllm.num_spec_steps, "tau": round(vllm.mean_acceptance_length, 3)}
             numbers |= {"drafted": vllm.num_draft_tokens, "accepted": vllm.num_accepted_draft_tokens}
-        tokens, seconds = numbers.get("tokens", 0), self._last - self._first  # without the prefill
+        tokens, seconds = numbers.get("tokens", 0), self._last - self._first  # without prefill
         if not numbers.get("tokens_per_second") and tokens > 1 and seconds >= MIN_RATE_SECONDS:
             numbers["tokens_per_second"] = round((tokens - 1) / seconds, 1)
         if self._ttft_ms is not None:
@@ -224,7 +224,7 @@ def _vllm_acceptance(metrics: Any) -> VllmAcceptance | None:
 
 
 def _answer_numbers(timings: ChunkTimings | None, usage: Usage | None) -> dict[str, Any]:
-    """Return the statistics that the server reports."""
+    """Return the statistics that the server reported; `timings` take precedence over `usage`."""
     numbers: dict[str, Any] = {}
     if usage:
         cached = (usage.prompt_tokens_details or {}).get("cached_tokens")
@@ -258,7 +258,7 @@ def _merge_drafters(steps: Mapping[str, int] | None) -> dict[str, int] | None:
 
 
 def _last_tokens(step: StepRecord, size: int) -> StepRecord:
-    """Return the last tokens of a step whose text has `size` bytes; a token across the cut is cut."""
+    """Return the step without its first tokens: the rest has `size` bytes of text, and may start within a token."""
     sizes: list[int] = []
     for token in reversed(step.sizes):
         if size <= 0:

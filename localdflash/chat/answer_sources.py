@@ -1,4 +1,4 @@
-"""Sources of answers: the shared daemon, a private one, or a remote server named in the settings."""
+"""Servers that answer a chat: the shared daemon, a private daemon, or a remote server named in the settings."""
 
 import asyncio
 import threading
@@ -20,30 +20,30 @@ if TYPE_CHECKING:
     from localdflash.server.address import Address
 
 Say = Callable[[str], None]
-OnStage = Callable[[str], None]  # gets "starting" or "loading" repeatedly, see `localdflash.server.spawn`
+OnStage = Callable[[str], None]  # gets "starting" or "loading" at every poll; see `server/spawn`
 T = TypeVar("T")
 
 
 class ServerSource(ABC):
-    """Server to connect to. `restarts`: calling `open` again restarts it. `pair`: the chat's, "" for the default."""
+    """Server to connect to. `can_restart`: `open` restarts an ended server. `pair`: pair to use, "": the default."""
 
-    restarts = True
+    can_restart = True
     pair = ""
 
     @abstractmethod
     async def open(self, say: Say, on_stage: OnStage) -> "Address":
-        """Find or start the server, and wait until its model is loaded. Cancelling this stops the wait."""
+        """Return the address of the server, found or started, once its model is loaded. Cancelling stops the wait."""
 
     def remember_pair(self, pair: str) -> None:
         """Record the loaded pair, so that a restarted daemon loads it again."""
         self.pair = pair
 
-    async def close(self) -> None:  # noqa: B027 - a shared server keeps running
+    async def close(self) -> None:  # noqa: B027 - by default nothing: other clients use the server
         """Stop using the server."""
 
 
 class SharedDaemon(ServerSource):
-    """Daemon that editors and other commands share. `shows_stages`: stages go to `on_stage`, not to `say`."""
+    """Daemon that editors and other commands share. `shows_stages`: report stages to `on_stage`, not to `say`."""
 
     def __init__(self, spec: EngineSpec, *, shows_stages: bool = True) -> None:
         self.spec, self._shows_stages = spec, shows_stages
@@ -73,7 +73,7 @@ class SharedDaemon(ServerSource):
 
 
 class PrivateDaemon(SharedDaemon):
-    """Daemon of this process alone, which ends with it."""
+    """Daemon that only this process uses, and that exits together with this process."""
 
     def __init__(self, spec: EngineSpec, *, shows_stages: bool = True) -> None:
         super().__init__(spec, shows_stages=shows_stages)
@@ -107,15 +107,15 @@ class PrivateDaemon(SharedDaemon):
 
 
 class NamedServer(ServerSource):
-    """Remote server with OpenAI's API. `model` "": its first model. `key_file` holds the bearer key."""
+    """Remote server with OpenAI's API. `model` "": the first model that it lists. `key_file` holds the bearer key."""
 
-    restarts = False
+    can_restart = False
 
     def __init__(self, url: str, key_file: Path | None = None, model: str = "") -> None:
         self.url, self.key_file, self.pair = url, key_file, model
 
     async def open(self, say: Say, on_stage: OnStage) -> "Address":
-        """Return the address; only the first request shows whether a server listens there."""
+        """Return the address without connecting: the first request shows whether a server listens there."""
         from localdflash.server.address import Address
         from localdflash.server.tcp import read_key
 
@@ -123,11 +123,11 @@ class NamedServer(ServerSource):
 
 
 class _CallerCancellation(Exception):
-    """Raised in the worker thread after the caller was cancelled."""
+    """Exception that stops the worker thread after the caller was cancelled."""
 
 
 async def run_in_thread(work: Callable[[Say, OnStage], T], say: Say, on_stage: OnStage) -> T:
-    """Run blocking work in a daemon thread and return its result; if cancelled, the work ends at its next stage."""
+    """Run `work` in a thread and return its result; on cancellation, `work` stops at its next call of `on_stage`."""
     loop, cancelled, future = asyncio.get_running_loop(), threading.Event(), Future[T]()
     future.set_running_or_notify_cancel()
 

@@ -1,4 +1,4 @@
-"""Client of a chat for the daemon or a remote server; nothing here blocks the event loop."""
+"""Client that requests chat answers from the daemon or a remote server, without blocking the event loop."""
 
 import asyncio
 import time
@@ -22,19 +22,19 @@ from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.models.backend_names import CHECKING_GPU
 from localdflash.server.engine_spec import EvictionPolicy
 
-if TYPE_CHECKING:  # slow to import; `_open` does it in a thread
+if TYPE_CHECKING:  # slow to import: `_open` imports them in a thread
     from localdflash.chat.answer_events import AnswerReader, Chunk
     from localdflash.server.address import Address
     from localdflash.server.client import ClientConnection
 
-MAX_RESTARTS = 2  # during one answer
-POLL_SECONDS = 0.1  # between two queries of a daemon that is loading
-YIELD_SECONDS = 0.004  # after which a stream lets other tasks run
+MAX_RESTARTS = 2  # restarts of the server during one answer
+POLL_SECONDS = 0.1  # interval of status queries while the daemon loads
+YIELD_SECONDS = 0.004  # interval at which a stream lets other tasks run
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerPiece:
-    """Added text, perhaps none, and the verify step that added it if the server reports steps."""
+    """Event: text added to the answer, perhaps none, and its verify step if the server reports steps."""
 
     text: str
     step: StepRecord | None = None
@@ -42,12 +42,12 @@ class AnswerPiece:
 
 @dataclass(frozen=True, slots=True)
 class AnswerRestart:
-    """Event: the answer was requested again and differs. Discard the text received so far."""
+    """Event: the answer was requested again, and differs: discard the text received so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """End of an answer. With finish "gone", `error` says why the server could not continue."""
+    """Event: the answer ended. With finish "gone", `error` says why the server could not continue."""
 
     finish: Finish
     numbers: Mapping[str, Any]
@@ -56,43 +56,43 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """Loaded model. Of a remote server only the model's name is known; a `context` of 0 means unknown."""
+    """Description of the loaded pair; of a remote server, only `pair` is known. A `context` of 0 means unknown."""
 
     pair: str
     context: int = 0
     backend: str = ""
     device: str = ""
-    drafter: bool = False
+    has_drafter: bool = False
     notice: str = ""
     memory: Mapping[str, int] = field(default_factory=dict)  # bytes by part
-    rows: str = ""  # llama.cpp's bit-exact batch widths, and their cost
-    drafters: Sequence[str] | None = None  # names; None: unknown
-    sampling: Mapping[str, float] = field(default_factory=dict)  # fields of SamplingParams that its makers recommend
+    rows: str = ""  # bit-exact batch widths of llama.cpp, and their cost
+    drafters: Sequence[str] | None = None  # active drafters; None: unknown
+    sampling: Mapping[str, float] = field(default_factory=dict)  # recommended by the model's makers
     gpu_check: str = ""  # status of the CUDA engine with this pair
 
 
 class Answerer:
-    """Client of one chat; `say` receives lines for the user.
+    """Client of one chat. `say` receives lines for the user.
 
     `stage` is "" before the first use, then "starting", "loading" (perhaps with details), "waiting" for another chat,
-    "ready" or "disconnected". `when_busy` decides about an answer in another chat that loading this chat's pair would
-    end, or raises the given error.
+    "ready" or "disconnected". If an answer in another chat blocks the load of a pair, `when_busy` is called with the
+    pair and the ModelBusy error; it returns the eviction policy, or raises the error.
     """
 
     def __init__(self, source: ServerSource, say: Callable[[str], None]) -> None:
         self.info: ServerInfo | None = None
         self.stage = ""
         self.on_stage: Callable[[str], None] = lambda _: None
-        self.is_localdflash = not isinstance(source, NamedServer)  # has more fields than OpenAI's API
+        self.is_localdflash = not isinstance(source, NamedServer)  # whether the server accepts our additional fields
         self.when_busy: Callable[[str, ModelBusy], Awaitable[EvictionPolicy]] = self._wait_for_others
-        self._is_local = self.is_localdflash  # a daemon here; `is_localdflash` may become true of a remote server
+        self._is_local = self.is_localdflash  # False for remote servers, even localdflash's
         self._source, self._say = source, say
         self._address: Address | None = None
         self._opening: asyncio.Task[ServerInfo] | None = None
         self._idle: list[ClientConnection[Chunk]] = []
 
     async def ready(self) -> ServerInfo:
-        """Return the loaded model as soon as it is loaded. Cancelling this leaves the loading to the next caller."""
+        """Wait until the model is loaded, and return its description. If this is cancelled, loading continues."""
         if self._address and self.info:
             return self.info
         if not self._opening:
@@ -115,7 +115,7 @@ class Answerer:
             self._opening = None
 
     async def _update_after_gpu_check(self, info: ServerInfo) -> ServerInfo:
-        """Return the new status of a pair whose GPU check was running, and report the result of the check."""
+        """If the pair's GPU check was running, query the status again, and tell the user the result of the check."""
         if info.gpu_check != CHECKING_GPU:
             return info
         self.info = now = await self._query_status()
@@ -126,7 +126,7 @@ class Answerer:
         return now
 
     async def _query_status(self) -> ServerInfo:
-        """Query the status of this chat's pair until it is loaded."""
+        """Return the status of this chat's pair; query it until the pair is loaded."""
         if isinstance(self._source, NamedServer):
             return await self._query_remote_server(self._source)
         while "context" not in (status := _select_pair(await self._get("/ps?role=chat"), self._source.pair)):
@@ -163,7 +163,7 @@ class Answerer:
             self.on_stage(stage)
 
     def _disconnect(self) -> None:
-        """Forget the server, which may still be running: the next request looks for it again."""
+        """Forget the server's address, so that the next request looks for the server, or starts it, again."""
         self._address = None
         self._close_idle()
         self._set_stage("disconnected")
@@ -183,7 +183,7 @@ class Answerer:
     async def answer(
         self, messages: Sequence[Message], settings: ChatSettings, *, system: str = "", continue_last: bool = False
     ) -> AsyncGenerator[AnswerPiece | AnswerRestart | Done, None]:
-        """Yield the answer, or with `continue_last` the rest of the last message. Closing the generator stops it."""
+        """Yield the events of an answer, or with `continue_last` of the rest of the last message. Closing stops it."""
         requested_at = time.perf_counter()
         body: dict[str, object] = {}
         reader: AnswerReader | None = None
@@ -193,7 +193,7 @@ class Answerer:
                 from localdflash.chat import answer_events
 
                 if not reader:
-                    settings = settings.resolved(info.sampling, info.context) if self.is_localdflash else settings
+                    settings = settings.with_defaults(info.sampling, info.context) if self.is_localdflash else settings
                     reader = answer_events.AnswerReader(settings, requested_at)
                     own = localdflash_fields(settings, continue_last=continue_last)
                     fields = own if self.is_localdflash else openai_fields(settings)
@@ -214,7 +214,7 @@ class Answerer:
                 self._say(f"{pair} was unloaded for another model; it is loaded again")
             except (EngineDisconnect, DeviceError) as error:
                 self._disconnect()
-                if not self._source.restarts or restarts == MAX_RESTARTS:
+                if not self._source.can_restart or restarts == MAX_RESTARTS:
                     if not (reader and reader.replay.text):
                         raise
                     yield Done("gone", reader.numbers(is_localdflash=self.is_localdflash), error)
@@ -223,7 +223,7 @@ class Answerer:
                 reader.begin_again()
 
     async def _chunks(self, body: Mapping[str, object]) -> "AsyncGenerator[Chunk, None]":
-        """Yield the events of one request; EngineDisconnect if the stream breaks off."""
+        """Yield the events of one request; EngineDisconnect if the stream ends without a finish reason."""
         last_yield, is_complete = time.perf_counter(), False
         async with (
             self._connection() as connection,
@@ -239,7 +239,7 @@ class Answerer:
             raise EngineDisconnect("the daemon closed the connection during an answer")
 
     async def read_ahead(self, messages: Sequence[Message], settings: ChatSettings, *, system: str = "") -> None:
-        """Let a running local daemon prefill a prompt that is still being written. Cancelling this stops it."""
+        """Let a running local daemon prefill the prompt while the user still types. Cancelling stops the prefill."""
         if not self._is_local or not self._address or not self.info:
             return
         body = {"model": self.info.pair, "max_tokens": 0, "messages": wire_messages(messages, system)}
@@ -259,7 +259,7 @@ class Answerer:
         return count
 
     async def load(self, pair: str) -> ServerInfo:
-        """Load another pair for this chat. If that fails, the old one stays. Cancelling this stops the wait."""
+        """Load another pair for this chat; if that fails, the chat keeps its pair. Cancelling stops the wait."""
         await self.ready()
         if isinstance(self._source, NamedServer):
             return await self._select_model(self._source, pair)
@@ -294,12 +294,12 @@ class Answerer:
         return self.info
 
     async def _post_with_retry(self, target: str, body: Mapping[str, object]) -> dict[str, Any]:
-        """POST, and repeat it once if the server has gone away since the last request."""
+        """Send a POST request; if the server has ended since the last one, restart it and send the request again."""
         try:
             return await self._post(target, body)
         except (EngineDisconnect, DeviceError):
             self._disconnect()
-            if not self._source.restarts:
+            if not self._source.can_restart:
                 raise
         await self.ready()
         return await self._post(target, body)
@@ -314,7 +314,7 @@ class Answerer:
 
     @asynccontextmanager
     async def _connection(self) -> "AsyncIterator[ClientConnection[Chunk]]":
-        """Yield a connection that no other request uses; it is reused afterwards if possible."""
+        """Yield a connection for one request, and keep it for later requests."""
         from localdflash.chat.answer_events import decode_chunk
         from localdflash.server.client import ClientConnection
 
@@ -323,11 +323,11 @@ class Answerer:
         try:
             yield connection
         finally:
-            self._idle.append(connection)  # a connection with an unread answer has closed itself
+            self._idle.append(connection)  # if its response was not read to the end, the next request reconnects
 
 
 def _select_pair(status: Mapping[str, Any], pair: str) -> Mapping[str, Any]:
-    """Return the entry of a pair in the reply of /ps, empty if it is missing; for "" that of the default chat pair."""
+    """Return the entry of a pair in the reply of /ps, {} if it is missing; for "", the default chat pair's fields."""
     if not pair:
         return status
     try:
@@ -342,7 +342,7 @@ def _import_client(*_: object) -> None:
 
 
 def _parse_info(status: Mapping[str, Any]) -> ServerInfo:
-    """Parse the loaded model in a reply of /ps, /load or /v1/models."""
+    """Parse the description of a loaded pair in a reply of /ps, /load or /v1/models."""
     try:
         return ServerInfo(
             str(status["pair"]),

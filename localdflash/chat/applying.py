@@ -1,8 +1,8 @@
 """Write proposals to disk, and undo them.
 
-A file is written under a temporary name and renamed into place. The old content goes to the journal first, so changes
-cut off by a crash can be undone. Undo changes only files that were not modified since. All operations use the open
-folder of a file, so a link that appears meanwhile is not followed.
+The old content of a file is first stored in the journal, so that changes interrupted by a crash can be undone. Then
+the file is written under a temporary name and renamed into place. Undo leaves out files that were modified later. All
+operations go through the open folder of a file, so that a link created meanwhile is not followed.
 """
 
 import errno
@@ -25,14 +25,14 @@ from localdflash.chat.confined import WorkspaceFile, WorkspaceFolder, normalise_
 from localdflash.chat.proposals import FileProposal
 from localdflash.code.context.files import clean_name
 
-MAX_CHANGE_SETS = 50  # sets in the journal
-_STALE_SECONDS = 60.0  # the files of a set this old are no longer being written
+MAX_CHANGE_SETS = 50  # number of sets that the journal keeps
+_STALE_SECONDS = 60.0  # after this time, no process still writes the files of a set
 _CHANGED = "was changed meanwhile; look at the diff again"  # the caller puts the file's name before a message
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
-    """Written files, in order. `problem` says why the rest was not written; `notice` is a warning."""
+    """Written files, in order. `problem`: why the other files were not written, or "". `notice`: a warning, or ""."""
 
     written: tuple[FileProposal, ...]
     problem: str = ""
@@ -48,17 +48,17 @@ class UndoResult:
 
 
 class _FileChange(msgspec.Struct, frozen=True):
-    """File of a change set: its old content, and the hash of the new content."""
+    """Change of one file: its old content, and the hash of its new content."""
 
     path: str
-    before: bytes | None  # None: no file
-    mode: int | None  # of the old file
-    after: str | None  # SHA-256 of the new content; None: no file
-    folders: list[str]  # created for the file, outermost first
+    before: bytes | None  # None: the file did not exist
+    mode: int | None  # mode of the old file
+    after: str | None  # SHA-256 of the new content; None: the file was deleted
+    folders: list[str]  # folders created for the file, outermost first
 
 
 class _ChangeSet(msgspec.Struct):
-    """Changes of one `apply_proposals`. The name begins with the time, in nanoseconds since 1970."""
+    """Changes written by one call of `apply_proposals`. `name` begins with the time in nanoseconds since 1970."""
 
     name: str
     root: str
@@ -90,14 +90,14 @@ class Journal:
         return (tuple(entry.path for entry in self._sets[-1].files), self._sets[-1].age) if self._sets else None
 
     def add(self, proposals: Sequence[FileProposal]) -> tuple[_ChangeSet, str]:
-        """Record a set before it is written; return it, and a warning if it is recorded in memory only."""
+        """Record proposals before they are written; return the set, and a warning ("": none) if it is not on disk."""
         name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
         changes = _ChangeSet(name, self.target.path, [_record_change(self.target, each) for each in proposals])
         self._sets = [*self._sets[1 - MAX_CHANGE_SETS :], changes]
         return changes, self._store(changes)
 
     def keep_only(self, paths: Sequence[str]) -> None:
-        """Reduce the newest set to these files; remove it if none is left."""
+        """Remove all but these files from the newest set; if no file is left, remove the set."""
         newest = self._sets[-1]
         newest.files = [entry for entry in newest.files if entry.path in paths]
         if not newest.files:
@@ -109,7 +109,7 @@ class Journal:
         return self._sets.pop() if self._sets else None
 
     def update(self, changes: _ChangeSet) -> None:
-        """Store a set that has changed; remove a set without files."""
+        """Write a changed set to disk; delete a set that has no files left."""
         if changes.files:
             self._store(changes)
         elif self._folder is not None:
@@ -164,7 +164,7 @@ def undo_last(journal: Journal) -> UndoResult | None:
                 problems.append((entry, f"{clean_name(entry.path)} {error}"))
         changes.files = [entry for entry, _ in reversed(problems)]
         journal.update(changes)
-        if restored or problems:  # else the set was never written, or was undone by another chat
+        if restored or problems:  # else its files have the old content: try the set before it
             return UndoResult(tuple(reversed(restored)), tuple(line for _, line in reversed(problems)))
     return None
 
@@ -179,7 +179,7 @@ def _record_change(target: WorkspaceFolder, one: FileProposal) -> _FileChange:
 
 
 def _restore(target: WorkspaceFolder, entry: _FileChange, temporary: str) -> bool:
-    """Restore one file; return whether its content changed. UsageError if it was changed since."""
+    """Restore one file; return whether its content changed. UsageError if the file was modified after the change."""
     current = target.read(normalise_name(entry.path))
     now = current.data if current else None
     if now != entry.before:
@@ -199,7 +199,7 @@ def _write(
     temporary: str,
     mode: int | None = None,
 ) -> None:
-    """Replace a file's content; UsageError if it is no longer `before`. `mode` is for a new file."""
+    """Replace a file's content; UsageError if its content is not `before`. `mode`: mode of a file that is created."""
     created: list[str] | None = [] if before is None else None
     try:
         with target.reach(name, created) as place:
@@ -244,7 +244,7 @@ def _write_temporary(
 
 
 def _move_into_place(folder: OpenFolder, name: str, replaced_file: WorkspaceFile | None, temporary: str) -> None:
-    """Check once more, then move; a new file is linked, which fails if the name exists."""
+    """Check again that the file is unchanged, then replace it. A new file is linked, so that it replaces nothing."""
     if replaced_file is None:
         try:
             folder.link(temporary, name)
@@ -279,11 +279,11 @@ def _hash(data: bytes | None) -> str | None:
 
 
 def _load_sets(folder: Path, root: str) -> list[_ChangeSet]:
-    """Return the stored sets of a root, without unreadable ones."""
+    """Return the readable sets in `folder` whose root is `root`, oldest first."""
     change_sets = []
     for path in sorted(folder.glob("*.json"))[-MAX_CHANGE_SETS:]:
         with suppress(OSError, ValueError, msgspec.MsgspecError):
-            if not path.is_file():  # reading a pipe would never end
+            if not path.is_file():  # opening a FIFO would block
                 continue
             changes = msgspec.json.decode(path.read_bytes(), type=_ChangeSet)
             if changes.root == root and changes.name == path.stem and changes.age >= 0:

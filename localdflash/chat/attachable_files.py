@@ -1,4 +1,4 @@
-"""Files of one folder that may be attached to a message: fuzzy search and reading, both blocking."""
+"""Find and read the files below a folder that may be attached to a message. Both block the calling thread."""
 
 import os
 import threading
@@ -15,16 +15,16 @@ from localdflash.chat.messages import Attachment
 if TYPE_CHECKING:
     from localdflash.code.context.index import Workspace
 
-MAX_ATTACHED_BYTES = 256 * 1024  # of one file
-LISTING_SECONDS = 3.0  # after which a listing is refreshed
-REFRESH_WAIT_SECONDS = 0.1  # that a lookup waits for a refresh
+MAX_ATTACHED_BYTES = 256 * 1024  # size limit of one file
+LISTING_SECONDS = 3.0  # an older list of files is refreshed
+REFRESH_WAIT_SECONDS = 0.1  # how long `find` waits for a refresh
 _MAX_RECENT = 20
-_INDEX_POLL_SECONDS = 2.0  # between two reads of an index that is being built
+_INDEX_POLL_SECONDS = 2.0  # interval of reads of an index that is being built
 
 
 @dataclass(frozen=True, slots=True)
 class FileMatch:
-    """File by its path below the folder, or a definition in it; `marked`: indices of `name` that match the query."""
+    """File, or with `symbol` a definition in it. `path` is relative. `marked`: indices in `name` to highlight."""
 
     path: str
     symbol: str = ""
@@ -32,7 +32,7 @@ class FileMatch:
 
     @property
     def name(self) -> str:
-        """Return the name that a message mentions: box.py, box.py:Box.add."""
+        """Return the name to mention in a message: `box.py` or `box.py:Box.add`."""
         return f"{self.path}:{self.symbol}" if self.symbol else self.path
 
 
@@ -44,12 +44,12 @@ class AttachableFiles:
         self._say, self._reported = say, set[str]()
         self._lock = threading.Lock()
         self._listed, self._is_listing, self._indexing = threading.Event(), False, threading.Lock()
-        self._listed_at = 0.0  # time.monotonic()
+        self._listed_at = 0.0  # time of the last list, from time.monotonic(); 0: none yet
         self._names = Haystack((), "/")
-        self._defined: tuple[Haystack, Sequence[str]] = Haystack((), "."), ()  # definitions, their files
-        self._recent: list[FileMatch] = []  # read last, newest first
+        self._defined: tuple[Haystack, Sequence[str]] = Haystack((), "."), ()  # names of definitions; the file of each
+        self._recent: list[FileMatch] = []  # matches read last, newest first
         self._workspace: Workspace | None = None
-        self._edition = -1  # of the workspace's index, when `_defined` was copied
+        self._index_edition = -1  # edition of the workspace's index that `_defined` was copied from
         self._closed = False
 
     def close(self) -> None:
@@ -60,11 +60,11 @@ class AttachableFiles:
 
     @property
     def is_listed(self) -> bool:
-        """Return whether the files have been listed once, so that `find` need not wait for the first list."""
+        """Return whether the first list of files is complete; until then, `find` waits for it."""
         return self._listed_at > 0.0
 
     def find(self, query: str, limit: int = 30) -> list[FileMatch]:
-        """Return the best files and definitions (`box.py:ad`: those in box.py); for "", recent files, then all."""
+        """Return the best matches; `box.py:ad` searches definitions in box.py, "" returns recent files, then all."""
         self._refresh()
         recent = [hit for hit in self._recent if not query or match_positions(query, hit.name)]
         hits = [FileMatch(hit.path, hit.symbol, match_positions(query, hit.name)) for hit in recent]
@@ -78,44 +78,44 @@ class AttachableFiles:
         return list({hit.name: hit for hit in reversed(hits)}.values())[::-1][:limit]
 
     def exists(self, path: str) -> bool:
-        """Return whether something other than a folder has this name, allowed or not."""
+        """Return whether `path` exists and is not a folder, even if the file may not be attached."""
         full = self._full(path)
         return os.path.lexists(full) and not os.path.isdir(full)
 
-    def relative(self, path: str) -> str | None:
-        """Return the path below the folder of a file that may be used; None for any other."""
+    def relative_path(self, path: str) -> str | None:
+        """Return the path relative to the folder, or None if the file may not be attached."""
         try:
-            return self._allowed(path)
+            return self._check_allowed(path)
         except UsageError:
             return None
 
     def read(self, path: str, part: str = "") -> Attachment:
-        """Return a file, lines of it (`12-40`) or a definition (`Box.add`), and remember it; UsageError if refused."""
-        below = self._allowed(path)
-        text = self._text(below)
-        name = f"{below}:{part}" if part else below
-        symbol = bool(part) and not part[0].isdigit()
-        if symbol:
-            text = _select_definition(below, part, text)
+        """Return a file or its `part`: lines (`12-40`) or a definition (`Box.add`). UsageError if that is refused."""
+        relative_path = self._check_allowed(path)
+        text = self._read_text(relative_path)
+        name = f"{relative_path}:{part}" if part else relative_path
+        is_symbol = bool(part) and not part[0].isdecimal()
+        if is_symbol:
+            text = _select_definition(relative_path, part, text)
         elif part:
-            text = _select_lines(below, part, text)
-        hit = FileMatch(below, part if symbol else "")
+            text = _select_lines(relative_path, part, text)
+        hit = FileMatch(relative_path, part if is_symbol else "")
         self._recent = [hit, *(one for one in self._recent if one != hit)][:_MAX_RECENT]
-        return Attachment("symbol" if symbol else "file", name, text)
+        return Attachment("symbol" if is_symbol else "file", name, text)
 
     def _matches(self, query: str, limit: int) -> list[FileMatch]:
         names, (defined, paths) = self._names, self._defined
         matches: list[tuple[int, FileMatch]] = []
-        for tier, at in names.find_best(query, limit):
-            matches.append((tier, FileMatch(names.names[at], "", match_positions(query, names.names[at]))))
-        for tier, at in defined.find_best(query, limit):
-            path, symbol = paths[at], defined.names[at]
+        for tier, index in names.find_best(query, limit):
+            matches.append((tier, FileMatch(names.names[index], "", match_positions(query, names.names[index]))))
+        for tier, index in defined.find_best(query, limit):
+            path, symbol = paths[index], defined.names[index]
             marked = tuple(len(path) + 1 + at for at in match_positions(query, symbol))
             matches.append((tier, FileMatch(path, symbol, marked)))
         return [hit for _, hit in sorted(matches, key=lambda pair: pair[0])][:limit]
 
     def _members(self, path: str, symbol: str, limit: int) -> list[FileMatch]:
-        """Return the definitions in a file that match `symbol`."""
+        """Return the definitions that match `symbol` ("": all) in the files whose path ends with `path`."""
         defined, paths = self._defined
         inside = [i for i, file in enumerate(paths) if f"/{file}".endswith(f"/{path}")]
         names = [defined.names[index] for index in inside]
@@ -124,14 +124,14 @@ class AttachableFiles:
         return [FileMatch(hit.path, hit.symbol, match_positions(f":{symbol}", hit.name)[1:]) for hit in hits]
 
     def _refresh(self) -> None:
-        """List the files again if the list is old; wait `REFRESH_WAIT_SECONDS`, or to the end for the first list."""
-        first = not self.is_listed
+        """List the files again if the list is old. Wait for the first list, else at most `REFRESH_WAIT_SECONDS`."""
+        is_first = not self.is_listed
         with self._lock:
-            if not self._is_listing and (first or time.monotonic() - self._listed_at > LISTING_SECONDS):
+            if not self._is_listing and (is_first or time.monotonic() - self._listed_at > LISTING_SECONDS):
                 self._is_listing = True
                 self._listed.clear()
                 threading.Thread(target=self._list, name="files", daemon=True).start()
-        self._listed.wait(None if first else REFRESH_WAIT_SECONDS)
+        self._listed.wait(None if is_first else REFRESH_WAIT_SECONDS)
 
     def _list(self) -> None:
         from localdflash.code.context.ignore import IgnoreRules
@@ -153,7 +153,7 @@ class AttachableFiles:
                 self._indexing.release()
 
     def _index(self) -> None:
-        """Copy the definitions of the workspace's index, which the first call starts."""
+        """Copy definitions from the workspace's index until it is complete; the first call starts the indexing."""
         if self.root in (os.path.realpath(Path.home()), os.path.realpath("/")):
             return  # a home folder is not a project
         if self._workspace is None:
@@ -161,19 +161,19 @@ class AttachableFiles:
 
             self._workspace = Workspace([Path(self.root)], self._report_once)
             self._workspace.start()
-        workspace, settled = self._workspace, False
-        while not settled and not self._closed:
-            settled = workspace.settled(_INDEX_POLL_SECONDS)
-            if (edition := workspace.edition) != self._edition:
+        workspace, is_complete = self._workspace, False
+        while not is_complete and not self._closed:
+            is_complete = workspace.settled(_INDEX_POLL_SECONDS)
+            if (edition := workspace.edition) != self._index_edition:
                 defined = workspace.definitions()
                 names, paths = [one.qualified for one in defined], [one.path for one in defined]
-                self._defined, self._edition = (Haystack(names, "."), paths), edition
+                self._defined, self._index_edition = (Haystack(names, "."), paths), edition
 
     def _full(self, path: str) -> str:
         return os.path.abspath(os.path.join(self.root, path))
 
-    def _allowed(self, path: str) -> str:
-        """Return the path below the root, without links, of an allowed file; UsageError with the reason otherwise."""
+    def _check_allowed(self, path: str) -> str:
+        """Return the path relative to the folder, links resolved; UsageError with the reason if the file is refused."""
         from localdflash.code.context.denied import is_secret
         from localdflash.code.context.files import clean_name
         from localdflash.code.context.ignore import IgnoreRules
@@ -192,7 +192,7 @@ class AttachableFiles:
             raise UsageError(f"{display_name}: is a folder; name a file in it")
         if not real.startswith(top):
             raise UsageError(f"{display_name}: is outside of this folder; only files in it are read")
-        rules, below = IgnoreRules(Path(self.root)), real.removeprefix(top)
+        rules, relative_path = IgnoreRules(Path(self.root)), real.removeprefix(top)
         places = [name.removeprefix(top) for name in (lexical, real) if name.startswith(top)]
         if VERSION_CONTROL & {part for place in places for part in place.split("/")}:
             raise UsageError(f"{display_name}: belongs to version control, and is not read")
@@ -201,16 +201,16 @@ class AttachableFiles:
         if not os.path.isfile(real):
             problem = "is a folder; name a file in it" if os.path.isdir(real) else "no such file"
             raise UsageError(f"{display_name}: {problem}")
-        return below
+        return relative_path
 
-    def _text(self, below: str) -> str:
+    def _read_text(self, relative_path: str) -> str:
         from localdflash.code.context.files import clean_name, read_bytes, read_signature
 
-        display_name, signature = clean_name(below), read_signature(f"{self.root}/{below}")
+        display_name, signature = clean_name(relative_path), read_signature(f"{self.root}/{relative_path}")
         if signature is not None and signature.size > MAX_ATTACHED_BYTES:
             size, limit = format_size(signature.size), format_size(MAX_ATTACHED_BYTES)
             raise UsageError(f"{display_name}: too large ({size}, at most {limit})")
-        data = read_bytes(self.root, below)
+        data = read_bytes(self.root, relative_path)
         if data is None:
             raise UsageError(f"{display_name}: cannot be read")
         try:
@@ -228,14 +228,14 @@ class AttachableFiles:
 
 
 def find_code_file(files: AttachableFiles) -> str:
-    """Return the first code file at the top of the folder, by name, that may be used; "" if there is none."""
+    """Return the name of the first code file in the folder itself that may be attached; "" if there is none."""
     from localdflash.text.syntax import language_of
 
     try:
         names = sorted(one.name for one in os.scandir(files.root) if not one.name.startswith(".") and one.is_file())
     except OSError:
         return ""
-    return next((name for name in names if language_of(name) and files.relative(name)), "")
+    return next((name for name in names if language_of(name) and files.relative_path(name)), "")
 
 
 def format_size(count: int) -> str:

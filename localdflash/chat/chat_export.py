@@ -1,4 +1,4 @@
-"""A chat as one file: Markdown to read, with every open fence, comment and HTML block closed, or JSON to process."""
+"""Export a chat to one file: as Markdown, in which every open fence and HTML block is closed, or as JSON."""
 
 import json
 import os
@@ -27,13 +27,13 @@ _FINISH_NOTES = {
     "cancelled": "stopped",
     "gone": "cut off",
 }
-_HTML_ENDS = ("-->", "?>", "]]>", ">", "</pre>", "</script>", "</style>", "</textarea>")  # of blocks with blank lines
+_HTML_BLOCK_ENDS = ("-->", "?>", "]]>", ">", "</pre>", "</script>", "</style>", "</textarea>")
 _SPECIAL = re.compile(r"[\\`*_\[\]<>#&~|]")
-_SURROGATE = re.compile("[\ud800-\udfff]")  # not in UTF-8
+_SURROGATE = re.compile("[\ud800-\udfff]")  # UTF-8 cannot encode these
 
 
 def export_markdown(info: SessionInfo, messages: Sequence[Message]) -> str:
-    """Return the chat as Markdown, with local times."""
+    """Return the chat as Markdown. Times are in the local time zone."""
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark").disable("inline")
@@ -63,9 +63,9 @@ def export_json(info: SessionInfo, messages: Sequence[Message]) -> str:
 
 
 def write_export(path: Path, text: str, *, overwrite: bool = False) -> None:
-    """Write a file atomically. UsageError if it exists without `overwrite`, or is not regular; else StoreError."""
+    """Write a file atomically. UsageError if it exists (unless `overwrite`) or is unsuitable; StoreError on failure."""
     try:
-        path = Path(os.path.realpath(path))  # a link is kept
+        path = Path(os.path.realpath(path))  # replaces the target of a symbolic link, not the link
         mode = path.stat().st_mode if path.exists() else None
         if mode is not None and not stat.S_ISREG(mode):
             raise UsageError(f"{path}: not a regular file; give another name")
@@ -101,7 +101,7 @@ def _author_line(number: int, message: Message) -> str:
 def _close_blocks(parser: "MarkdownIt", text: str) -> str:
     """Return the text; if its last Markdown block is open, add the line that ends the block."""
     fences = re.findall(r"^ {0,3}(`{3,}|~{3,})", text, re.MULTILINE)
-    for end in ("", *sorted(set(fences), key=len, reverse=True), *_HTML_ENDS):
+    for end in ("", *sorted(set(fences), key=len, reverse=True), *_HTML_BLOCK_ENDS):
         closed = f"{text}\n{end}" if end else text
         last = parser.parse(f"{closed}\n\n---\n")[-1]
         if last.type == "hr" and last.level == 0:

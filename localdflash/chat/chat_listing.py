@@ -18,17 +18,17 @@ _INFO = """
 _NEWEST = "ORDER BY updated DESC, sessions.id DESC LIMIT ?"
 MAX_TITLE = 60  # characters
 MAX_EXCERPT = 120  # characters
-_LEAD_CHARACTERS = 30  # of an excerpt before the match
-# Scripts without spaces between words: Thai to Khmer, Japanese, Chinese.
+_LEAD_CHARACTERS = 30  # length of an excerpt before the match
+# Scripts without spaces between words (Thai to Khmer, Japanese, Chinese): the index cannot find their words.
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
-_UNSEARCHABLE = re.compile("[\x00\ud800-\udfff]")  # not allowed in a query
+_UNSEARCHABLE = re.compile("[\x00\ud800-\udfff]")  # SQLite does not accept these in a query
 
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """Entry of a list of chats. `messages` counts the shown branch; times are seconds since 1970."""
+    """Entry of a list of chats. `messages`: number of messages in the shown branch. Times are seconds since 1970."""
 
     id: int
     title: str
@@ -38,7 +38,7 @@ class SessionInfo:
     created: float
     updated: float
     messages: int
-    excerpt: str  # of the newest matching message; without a search, of the last one
+    excerpt: str  # from the newest message that matches; without a search, from the last message
 
 
 def session_info(database: Connection, session: int) -> SessionInfo:
@@ -47,7 +47,7 @@ def session_info(database: Connection, session: int) -> SessionInfo:
 
 
 def newest_sessions(database: Connection, folder: str | None, limit: int) -> list[SessionInfo]:
-    """Return the chats written to last, of a folder if given, without empty ones."""
+    """Return the chats with the newest messages; only those of `folder` if given, and no empty chats."""
     in_folder = "AND folder = CAST(? AS TEXT)" if folder is not None else ""
     values = (limit,) if folder is None else (encode_text(folder), limit)
     rows = database.execute(f"{_INFO} WHERE head IS NOT NULL {in_folder} {_NEWEST}", values)
@@ -55,7 +55,7 @@ def newest_sessions(database: Connection, folder: str | None, limit: int) -> lis
 
 
 def search_sessions(database: Connection, text: str, limit: int) -> list[SessionInfo]:
-    """Return the chats with all words of a text in one message or in the title, newest first."""
+    """Return the chats that have all words of `text` in one message, or in the title; newest first."""
     words = tuple(dict.fromkeys(_UNSEARCHABLE.sub(" ", text).split()))
     if not words:
         return []
@@ -64,10 +64,10 @@ def search_sessions(database: Connection, text: str, limit: int) -> list[Session
     if terms and indexed[-1] == words[-1]:
         terms[-1] += "*"
     query = " ".join(terms), [word for word in words if word not in indexed]
-    messages: dict[int, int] = {}  # by session, the newest match
+    messages: dict[int, int] = {}  # newest match by session
     for session, message in _search_rows(database, query, "texts", "messages", "text", "session"):
         messages.setdefault(session, message)
-        if len(messages) == limit:  # rows come newest first: a frequent word costs no more than a rare one
+        if len(messages) == limit:  # rows come newest first: for a frequent word, most need not be read
             break
     titled = {number for number, _ in _search_rows(database, query, "titles", "sessions", "title", "sessions.id")}
     texts = dict(_select_ids(database, "SELECT id, text FROM messages WHERE id IN", messages.values()))
@@ -83,7 +83,7 @@ def search_sessions(database: Connection, text: str, limit: int) -> list[Session
 def _search_rows(
     database: Connection, query: tuple[str, Sequence[str]], index: str, table: str, column: str, session: str
 ) -> Iterator[tuple[int, int]]:
-    """Yield session and id of the rows, newest first, that match an FTS5 expression (or "") and have all substrings."""
+    """Yield session and id of the matching rows, newest first. `query`: an FTS5 expression or "", and substrings."""
     terms, substrings = query
     conditions = [f"instr({table}.{column}, CAST(? AS TEXT))"] * len(substrings)
     values: list[Any] = [encode_text(part) for part in substrings]
@@ -109,14 +109,14 @@ def _make_info(row: tuple[Any, ...]) -> SessionInfo:
 
 
 def make_title(message: Message) -> str:
-    """Return a title from a chat's first message: its first line with a word, or an attachment's name."""
+    """Return a title for a chat from its first message: the first line that has a word, or an attachment's name."""
     lines = (*message.text.split("\n"), *(one.name for one in message.attachments))
     named = next((line for line in lines if any(map(str.isalnum, line))), "")
     return shorten(" ".join(named.split()), MAX_TITLE)
 
 
 def make_excerpt(text: str, words: tuple[str, ...] = ()) -> str:
-    """Return one line of a text around the first of the words that occurs; without words, its beginning."""
+    """Return a line of text around the first occurrence of one of the words; without words, the start of the text."""
     positions = (_find_word(word, text) for word in words)
     first = min((position for position in positions if position >= 0), default=0)
     start = max(first - _LEAD_CHARACTERS, 0)

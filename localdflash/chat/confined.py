@@ -1,4 +1,4 @@
-"""Files that a model's answer may change: below one root, with allowed names, reached without following a link."""
+"""Access to the files that an answer may change: below one folder, with allowed names, without following links."""
 
 import os
 import re
@@ -13,12 +13,12 @@ from localdflash.base.system.open_folder import OpenFolder
 from localdflash.code.context.denied import is_secret
 from localdflash.text.sanitize import sanitize
 
-MAX_FILE_BYTES = 1_000_000  # of a file, before and after a change
+MAX_FILE_BYTES = 1_000_000  # size limit of a file before and after a change
 _REPOSITORY = re.compile(r"\.(?:git|hg|svn|jj)|git~\d+", re.IGNORECASE)  # git~1: the short name of .git on Windows
 
 
 class WorkspaceFile(NamedTuple):
-    """Content and mode of a file, and its identity to notice a later change."""
+    """Content and mode of a file. `identity` differs if the file is changed later."""
 
     data: bytes
     mode: int
@@ -26,7 +26,7 @@ class WorkspaceFile(NamedTuple):
 
 
 class WorkspaceFolder:
-    """Folder below which answers may change files. Callers put the file's name before the errors' messages."""
+    """Folder below which answers may change files. Error messages lack the file's name, which callers put in front."""
 
     def __init__(self, root: Path) -> None:
         self.path = os.path.realpath(root)
@@ -44,9 +44,9 @@ class WorkspaceFolder:
 
     @contextmanager
     def reach(self, name: str, created: list[str] | None = None) -> Iterator[tuple[OpenFolder, str] | None]:
-        """Yield the open folder of a file, and the file's name in it; None if the folder is missing.
+        """Yield the open folder of a file and the file's name in that folder, or None if the folder is missing.
 
-        With `created`, make missing folders instead, and append their names to that list.
+        With `created`, create missing folders, and append their names to this list.
         """
         *folders, last = name.split("/")
         current = OpenFolder(self.path)
@@ -67,7 +67,7 @@ class WorkspaceFolder:
             current.close()
 
     def read(self, name: str) -> WorkspaceFile | None:
-        """Read the file of a checked name, None if missing; UsageError for a link, other non-file, or large file."""
+        """Read a file whose name was checked, or return None if it is missing; UsageError if it is unsuitable."""
         try:
             with self.reach(name) as place:
                 return read_at(*place) if place else None
@@ -76,7 +76,7 @@ class WorkspaceFolder:
 
 
 def normalise_name(name: str) -> str:
-    """Return the name without `./`; UsageError if answers may not use it, whether such a file exists or not."""
+    """Return a file name without `./`; UsageError if it is not allowed in answers. Does not access the disk."""
     if sanitize(name) != name or "\n" in name or "\t" in name:
         raise UsageError("has control or invisible characters in its name")
     if name.startswith(("/", "~")) or "\\" in name or re.match(r"[A-Za-z]:", name):
@@ -94,7 +94,7 @@ def normalise_name(name: str) -> str:
 
 
 def read_at(folder: OpenFolder, name: str) -> WorkspaceFile | None:
-    """Read a file in an open folder, None if missing; UsageError if it is a link, not a regular file, or too large."""
+    """Read a file in an open folder; None if it is missing. UsageError if it is a link, not regular, or too large."""
     try:
         status = folder.status(name)
     except FileNotFoundError:

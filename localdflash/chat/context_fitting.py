@@ -19,7 +19,7 @@ _SUMMARY_PROMPT = (
 
 @dataclass(frozen=True, slots=True)
 class FittedChat:
-    """Number of leading messages to leave out, and prompt `tokens` of the rest; 0 tokens or context: unknown."""
+    """Part of a chat that fits: `dropped` leading messages are left out; the rest has `tokens` (0: unknown)."""
 
     dropped: int
     tokens: int
@@ -29,7 +29,7 @@ class FittedChat:
 async def plan_fit(
     answerer: Answerer, messages: Sequence[Message], *, system: str, settings: ChatSettings, reserve: int
 ) -> FittedChat:
-    """Drop the fewest exchanges that leave `reserve` tokens free; ContextOverflow if the last alone does not fit."""
+    """Drop as few exchanges as leave `reserve` tokens free, never the last; ContextOverflow if that does not fit."""
     info = await answerer.ready()
     starts = [0, *(i for i, message in enumerate(messages) if i and message.role == "user")]
 
@@ -44,9 +44,9 @@ async def plan_fit(
             f"the last message has {fewest} tokens, {fewest - info.context + 1} too many for the context of"
             f" {info.context}; shorten it"
         )
-    # Binary search in (low, high]: the exchanges from `low` on are too many, those from `high` on fit.
+    # Binary search: the exchanges from `low` on do not fit, those from `high` on do.
     low, high, tokens = -1, len(starts) - 1, fewest
-    exchange = 0  # first all of them: they may fit
+    exchange = 0  # try all exchanges first, because they often fit
     while low + 1 < high:
         count = await count_from(exchange)
         if count is not None and count + reserve <= info.context:
@@ -58,7 +58,7 @@ async def plan_fit(
 
 
 async def summarise(answerer: Answerer, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> str:
-    """Return the model's summary of these messages, or of the newest that fit; LocaldflashError if it is empty."""
+    """Return the model's summary of these messages, or of as many of the newest as fit; LocaldflashError if empty."""
     info = await answerer.ready()
     max_tokens = max(info.context // SUMMARY_SHARE, 1)
     request = [*messages, Message("user", _SUMMARY_PROMPT)]

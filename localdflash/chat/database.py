@@ -1,7 +1,7 @@
-"""Database file of the chats: private to the user, shared by processes, set aside if it is damaged.
+"""SQLite database of the chats: private to the user, shared by several processes, and replaced if it is damaged.
 
-Only a process that holds the file exclusively may set it aside: a process that still has the damaged file open would
-remove the new file's write-ahead log when it closes.
+Only a process with the exclusive lock may rename the damaged file and create a new one. Otherwise a process that still
+has the damaged file open would remove the new file's write-ahead log on exit.
 """
 
 import os
@@ -19,10 +19,10 @@ from localdflash.base.files import paths
 from localdflash.base.system import file_lock
 from localdflash.base.system.owner import is_open_to_others
 
-LOCK_TIMEOUT_SECONDS = 5.0  # to wait for a lock that another process holds
+LOCK_TIMEOUT_SECONDS = 5.0  # how long to wait for another process's lock
 _POLL_SECONDS = 0.01
 SEARCH_INDEXES = ("texts", "titles")  # FTS5 tables
-_SIDE_FILES = ("-wal", "-shm")  # suffixes of the write-ahead log (WAL) and of its shared memory
+_SIDE_FILES = ("-wal", "-shm")  # suffixes of SQLite's write-ahead log (WAL) and shared-memory file
 _REASONS = {
     sqlite3.SQLITE_FULL: "the disk is full; free some space",
     sqlite3.SQLITE_READONLY: "cannot write; check the permissions of the file and its folder",
@@ -84,11 +84,11 @@ _CHATS = (
     ),
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_CHATS,)
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_CHATS,)  # statements; their number is the schema version
 
 
 class DatabaseLock:
-    """Lock on `<file>.lock`: shared by users of the file, exclusive to check or replace the file."""
+    """Lock on `<file>.lock`: shared by processes that use the database, exclusive to check or replace the database."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.with_name(path.name + ".lock")
@@ -98,7 +98,7 @@ class DatabaseLock:
             raise self._lock_error(error) from error
 
     def try_exclusive(self) -> bool:
-        """Return whether the exclusive lock was taken. If other processes use the file, take the shared lock."""
+        """Take the exclusive lock and return True; if other processes use the file, take the shared one: False."""
         if self._try_lock(shared=False):
             return True
         self.share()
@@ -113,7 +113,7 @@ class DatabaseLock:
             time.sleep(_POLL_SECONDS)
 
     def release(self) -> None:
-        """Release the lock. May be called again."""
+        """Release the lock; a second call does nothing."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -129,7 +129,7 @@ class DatabaseLock:
 
 
 class Database:
-    """Connection for one thread at a time; `path` None: in memory. `say` receives a line if `path` is damaged."""
+    """Connection that threads use in turn; `path` None: in memory. `say` gets a line if the file is damaged."""
 
     def __init__(self, path: Path | None, say: Callable[[str], None]) -> None:
         self._path, self._say, self._gate = path, say, threading.RLock()
@@ -138,7 +138,7 @@ class Database:
             return
         self._lock, self._connection = self._open_locked(path)
         self._identity = _file_identity(path)
-        self._wal_identity: tuple[int, int] | None = None  # before the last write
+        self._wal_identity: tuple[int, int] | None = None  # identity of the WAL at the last write
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -148,7 +148,7 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection in a transaction, rolled back on any error; StoreLost first if the file was replaced."""
+        """Yield the connection in a transaction that any error rolls back. StoreLost if the file was replaced."""
         with self._gate, self._recover_from_errors():
             self._check_not_replaced()
             self._connection.execute("BEGIN IMMEDIATE")
@@ -156,19 +156,19 @@ class Database:
                 yield self._connection
                 self._connection.execute("COMMIT")
             except BaseException:
-                with suppress(sqlite3.Error):  # some errors roll back the transaction
+                with suppress(sqlite3.Error):  # SQLite may have rolled back already
                     self._connection.execute("ROLLBACK")
                 raise
 
     def close(self) -> None:
-        """Close the connection. May be called again."""
+        """Close the connection; a second call does nothing."""
         with self._gate:
             self._connection.close()
             if self._lock is not None:
                 self._lock.release()
 
     def _open_locked(self, path: Path) -> tuple[DatabaseLock, sqlite3.Connection]:
-        """Open the file, creating its folder if missing; return the shared lock and the connection."""
+        """Open the file, creating it and its folder if missing; return the shared lock and the connection."""
         try:
             paths.create_private(path.parent)
         except LocaldflashError as error:
@@ -181,14 +181,14 @@ class Database:
             raise
 
     def _check_not_replaced(self) -> None:
-        """Raise StoreLost if the open file was removed or replaced, after opening the path again."""
+        """If the open file was removed or replaced, open the file at its path, then raise StoreLost."""
         if self._path is None or self._lock is None:
             return
         wal = self._path.with_name(self._path.name + "-wal")
         if _file_identity(self._path) == self._identity:
             self._wal_identity = _file_identity(wal)
             return
-        if self._wal_identity and _file_identity(wal) == self._wal_identity:  # SQLite would apply it to the new file
+        if self._wal_identity and _file_identity(wal) == self._wal_identity:  # the old file's WAL
             for end in _SIDE_FILES:
                 self._path.with_name(self._path.name + end).unlink(missing_ok=True)
         lock, connection = self._open_locked(self._path)
@@ -234,7 +234,7 @@ class Database:
         return StoreError(f"{self._path}: its search index was damaged and was rebuilt; try again")
 
     def _start_new_file(self) -> StoreError:
-        """Set the file aside, unless another process has it open, and start a new one; return the error to raise."""
+        """Rename the file and create a new one, unless another process has it open; return the error to raise."""
         if self._path is None or self._lock is None:
             return StoreError("chats: damaged in memory")
         if not self._lock.try_exclusive():
@@ -248,7 +248,7 @@ class Database:
         return StoreLost(notice)
 
     def _replace_file(self, path: Path) -> tuple[sqlite3.Connection, str]:
-        """Set the file aside and create a new one; return its connection and a notice for the user."""
+        """Rename the damaged file and create a new one; return the new file's connection and a notice for the user."""
         aside = _set_aside(path)
         try:
             notice = f"{path}: was damaged; it is now {aside.name}, and a new one was created"
@@ -271,10 +271,10 @@ def _file_identity(path: Path) -> tuple[int, int] | None:
 
 
 def _connect_file(path: Path, check: bool) -> sqlite3.Connection:
-    """Open or create the file, for its owner only. `check`: verify it if a previous process did not close it."""
+    """Open or create the file with mode 0600. `check`: verify the file if the last process did not close it."""
     wal = path.with_name(path.name + "-wal")
     try:
-        with suppress(FileExistsError):  # SQLite gives its side files the mode of the database
+        with suppress(FileExistsError):  # SQLite's side files get the mode of the database
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -345,7 +345,7 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
-    """Apply all missing migrations, or none; another process may be doing the same."""
+    """Apply all missing migrations in one transaction. Another process may be applying them now."""
     if _version(connection) >= len(MIGRATIONS):
         return
     connection.execute("BEGIN IMMEDIATE")

@@ -8,18 +8,18 @@ from statistics import median
 from typing import Any
 
 from localdflash.base.errors import EngineDisconnect, UsageError
-from localdflash.chat.answerer import Answerer, AnswerPiece, Done
+from localdflash.chat.answerer import Answerer, AnswerPiece, AnswerRestart, Done
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
 
-_Answer = tuple[str, Mapping[str, Any]]  # text, statistics
-DRAFT_ORDER = (False, True, True, False) * 2  # draft or not, in an order that favours neither
-MAX_TOKENS = 128  # of each answer, if the settings have no limit
+_Answer = tuple[str, Mapping[str, Any]]  # text, statistics as in `Message.numbers`
+DRAFT_ORDER = (False, True, True, False) * 2  # whether each answer drafts; favours neither mode
+MAX_TOKENS = 128  # limit of each answer if the settings have none
 
 
 @dataclass(frozen=True, slots=True)
 class ModeResult:
-    """Answers of one mode so far: tokens per second of each, sum of tokens, τ of the last, and median TTFT."""
+    """Results of one mode so far: tokens/s of each answer, number of tokens, τ of the last answer, median TTFT."""
 
     rates: Sequence[float] = ()
     tokens: int = 0
@@ -34,23 +34,23 @@ class ModeResult:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Results of both modes. `identical`: None until both have answered; `running`: activity, "" at the end."""
+    """Results of both modes. `activity`: progress, "" at the end. `problem`: error that ended the comparison, or ""."""
 
     baseline: ModeResult = ModeResult()
     drafting: ModeResult = ModeResult()
     rounds: int = len(DRAFT_ORDER) // 2  # answers of each mode
-    identical: bool | None = None  # whether all texts are
-    running: str = ""
+    identical: bool | None = None  # whether all texts are; None until both modes have answered
+    activity: str = ""
     problem: str = ""
 
     @property
     def ratio(self) -> float | None:
         """Return the speedup of drafting; None before the end.
 
-        It is 1 unless each answer of one mode is faster than all of the other: equal modes do that in 3 % of runs.
+        1 unless every answer of one mode is faster than every answer of the other (3 % chance with equal speeds).
         """
         baseline, drafting = self.baseline, self.drafting
-        if self.running or not (baseline.rate and drafting.rate):
+        if self.activity or not (baseline.rate and drafting.rate):
             return None
         slower, faster = sorted((baseline.rates, drafting.rates), key=median)
         return drafting.rate / baseline.rate if max(slower) < min(faster) else 1.0
@@ -64,15 +64,15 @@ async def compare_drafting(
     settings: ChatSettings,
     say: Callable[[Comparison], None],
 ) -> Comparison:
-    """Answer messages with and without drafting, interleaved, with one seed; `say` receives the progress."""
+    """Answer `messages` with and without drafting in turn, with the same seed; `say` receives the progress."""
     await answerer.ready()
     if not answerer.is_localdflash:
         raise UsageError("a comparison needs localdflash's daemon, and this chat uses another server")
     seed = secrets.randbits(31) if settings.seed is None else settings.seed
     settings = replace(settings, max_tokens=settings.max_tokens or MAX_TOKENS, seed=seed)
-    say(Comparison(running="reading the conversation"))
+    say(Comparison(activity="reading the conversation"))
     first = replace(settings, max_tokens=1, draft=False)
-    await _request_answer(answerer, messages, system, first)  # prefills, so that no measured answer has to
+    await _request_answer(answerer, messages, system, first)  # warm-up: fills the prefix cache
     by_mode: dict[bool, list[_Answer]] = {False: [], True: []}
     for number, draft in enumerate(DRAFT_ORDER, 1):
         mode = "drafting" if draft else "baseline"
@@ -97,21 +97,21 @@ async def _request_answer(
                     raise error or EngineDisconnect("an answer of the comparison was cancelled: try again")
                 case Done(_, numbers):
                     return "".join(parts), numbers
-                case _:
+                case AnswerRestart():
                     raise EngineDisconnect("the daemon restarted during the comparison: try again")
     raise EngineDisconnect("the daemon went away during the comparison; try again")
 
 
-def _compare_answers(by_mode: dict[bool, list[_Answer]], running: str) -> Comparison:
+def _compare_answers(by_mode: dict[bool, list[_Answer]], activity: str) -> Comparison:
     texts = {text for answers in by_mode.values() for text, _ in answers}
     identical = len(texts) == 1 if all(by_mode.values()) else None
-    return Comparison(_summarise(by_mode[False]), _summarise(by_mode[True]), identical=identical, running=running)
+    return Comparison(_summarise(by_mode[False]), _summarise(by_mode[True]), identical=identical, activity=activity)
 
 
 def _summarise(answers: Sequence[_Answer]) -> ModeResult:
     if not answers:
         return ModeResult()
-    numbers = [answer for _, answer in answers]
+    numbers = [statistics for _, statistics in answers]
     ttfts = [one["ttft_ms"] for one in numbers if "ttft_ms" in one]
     return ModeResult(
         [one["tokens_per_second"] for one in numbers],

@@ -1,4 +1,4 @@
-"""Lines of a text file, and changes to them that keep the byte order mark and the line ends."""
+"""Lines of a text file, and edits that keep the byte order mark and the line endings."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -8,14 +8,14 @@ from typing import NamedTuple, Self
 
 from localdflash.base.errors import UsageError
 
-CONTEXT_LINES = 3  # around a change
+CONTEXT_LINES = 3  # unchanged lines shown before and after a change
 _BOM = b"\xef\xbb\xbf"
 _Change = tuple[int, int, int, int]  # a, b, c, d: old[a:b] became new[c:d]
-_MAX_COMPARED = 25_000_000  # old lines times new lines; more would take seconds
+_MAX_COMPARED = 25_000_000  # old lines times new lines; a larger comparison would take seconds
 
 
 class Splice(NamedTuple):
-    """Replacement of the lines from `start` to `stop` (from 0)."""
+    """Replacement of the lines `start` to `stop` by `lines`, as in `text[start:stop] = lines`."""
 
     start: int
     stop: int
@@ -24,7 +24,7 @@ class Splice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShownHunk:
-    """Hunk to display, with the numbers of its first line before and after, from 1. Lines begin with their sign."""
+    """Hunk to display. `old`, `new`: number of its first line in each file, from 1. Lines start with their sign."""
 
     old: int
     new: int
@@ -33,11 +33,11 @@ class ShownHunk:
 
 @dataclass(frozen=True, slots=True)
 class FileText:
-    """Lines without their ends, and the end of each: LF, CRLF, or "", which only the last may have."""
+    """Text file: lines without line endings, and the ending of each: LF or CRLF, or "" for an unfinished last line."""
 
     lines: tuple[str, ...] = ()
     ends: tuple[str, ...] = ()
-    bom: bool = False
+    has_bom: bool = False
 
     @classmethod
     def read(cls, data: bytes) -> Self:
@@ -58,11 +58,11 @@ class FileText:
 
     @property
     def lacks_final_newline(self) -> bool:
-        """Return whether the last line has no end."""
+        """Return whether the last line has no line ending."""
         return bool(self.ends) and not self.ends[-1]
 
-    def with_splices(self, splices: Iterable[Splice], final: bool | None = None) -> bytes:
-        """Return the file with lines replaced and line ends kept. `final`: end the last line, too; None: as before."""
+    def with_splices(self, splices: Iterable[Splice], final_newline: bool | None = None) -> bytes:
+        """Return the file with lines replaced. `final_newline`: whether the last line has one; None: as before."""
         most_common = Counter(end for end in self.ends if end).most_common(1)
         new_end = most_common[0][0] if most_common else "\n"
         lines: list[str] = []
@@ -74,7 +74,7 @@ class FileText:
             at = stop
         lines += self.lines[at:]
         ends = [end or new_end for end in (*ends, *self.ends[at:])]
-        if ends and (self.lacks_final_newline if final is None else not final):
+        if ends and (self.lacks_final_newline if final_newline is None else not final_newline):
             ends[-1] = ""
         text = "".join(line + end for line, end in zip(lines, ends, strict=True))
         try:
@@ -83,7 +83,7 @@ class FileText:
             raise UsageError("would get lone surrogates, which UTF-8 cannot encode") from None
         if b"\0" in data:
             raise UsageError("would get a NUL character")
-        return _BOM * self.bom + data
+        return _BOM * self.has_bom + data
 
 
 def diff_lines(old: Sequence[str], new: Sequence[str]) -> list[Splice]:
@@ -98,7 +98,7 @@ def make_hunks(before: bytes | None, after: bytes | None) -> tuple[ShownHunk, ..
 
 
 def _split_lines(data: bytes | None) -> list[tuple[str, bool]]:
-    """Return pairs of a line and whether it has an end."""
+    """Return each line, and whether it has a line ending."""
     text = FileText.read(data or b"")
     return [(line, bool(end)) for line, end in zip(text.lines, text.ends, strict=True)]
 
@@ -117,7 +117,7 @@ def _find_changes(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[_Cha
 
 
 def _group_changes(changes: Iterable[_Change]) -> Iterator[list[_Change]]:
-    """Group changes whose context lines touch."""
+    """Yield groups of changes whose context lines touch or overlap."""
     group: list[_Change] = []
     for change in changes:
         if group and change[0] - group[-1][1] > 2 * CONTEXT_LINES:

@@ -1,4 +1,4 @@
-"""Immutable values of a conversation."""
+"""Data classes of a conversation: messages, attachments, verify steps. They are immutable."""
 
 import time
 from collections.abc import Mapping
@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant"]
 AttachmentKind = Literal["file", "symbol", "paste", "output"]
-# Why an answer ended; "" while it grows. length: max_tokens; context: full; repeat: text repeats; gone: daemon lost.
+# Why an answer ended, "" while it grows. length: max_tokens reached; context: full; repeat: loop; gone: daemon lost.
 Finish = Literal["", "stop", "length", "context", "repeat", "cancelled", "gone"]
 
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """Text sent with a message: a file, a definition in it (`name` is path:name), a paste, or a command's output."""
+    """Text sent with a message: a file, a definition (`name` is `path:symbol`), a paste, or a command's output."""
 
     kind: AttachmentKind
     name: str
@@ -22,9 +22,9 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """Verify step of an answer, with the number of accepted draft tokens.
+    """Verify step of an answer, with its numbers of drafted and accepted tokens, and its time.
 
-    `sizes` are the UTF-8 bytes of each committed token in the answer's text (0 for a token without text).
+    `sizes`: number of UTF-8 bytes that each committed token adds to the answer (0 for a token without text).
     """
 
     drafter: str  # "" for a step without a draft
@@ -36,7 +36,7 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Message; `text` is exactly what was typed or received, without the attachments."""
+    """Message of a conversation. `text` is the typed or received text, unmodified and without the attachments."""
 
     role: Role
     text: str
@@ -44,17 +44,17 @@ class Message:
     finish: Finish = ""  # only answers have `finish`, `numbers` and `steps`
     numbers: Mapping[str, Any] = field(default_factory=dict)  # statistics of the answer, made by `AnswerReader.numbers`
     steps: tuple[StepRecord, ...] = ()
-    id: int = 0  # in the store; 0: not stored yet
+    id: int = 0  # id in the store; 0: not stored yet
     created: float = field(default_factory=time.time)  # seconds since 1970
 
 
 def prompt_text(message: Message) -> str:
-    """Return the text for the model: each attachment in a fence under its name, then the message."""
+    """Return the text sent to the model: each attachment in a code fence under its name, then the message."""
     return "\n\n".join([*(f"{file.name}:\n{fence(file.text)}" for file in message.attachments), message.text])
 
 
 def fence(text: str, language: str = "") -> str:
-    """Return the text in a fence longer than any inside it."""
+    """Return the text in a code fence that is longer than any fence in the text."""
     ticks = 3
     while "`" * ticks in text:
         ticks += 1

@@ -1,4 +1,4 @@
-"""List, explain and download models by commands in a child process, so that the chat does not block or crash."""
+"""List, describe and download models in child processes, so that the chat neither blocks nor crashes."""
 
 import asyncio
 import json
@@ -13,16 +13,16 @@ from typing import Any
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.models.memory.parts import format_bytes
 
-LIST_SECONDS = 20.0  # timeout
-END_SECONDS = 5.0  # for a download to end its own processes
+LIST_SECONDS = 20.0  # timeout of commands that list models
+END_SECONDS = 5.0  # timeout for a stopped download to end its own child processes
 FIT_SECONDS = 45.0  # timeout of commands that read the headers of missing files from the hub
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """Pair of models. `memory`: needed, about. `why_not`: why it cannot run here. `download`: size of missing files.
+    """Pair of models. `memory`: approximate requirement. `download`: size of missing files. "" means unknown or none.
 
-    `recommended`: its expected speed if it is the best chat pair for this machine, else "".
+    `why_not`: why it cannot run here. `recommended`: its expected speed if it is the best chat pair for this machine.
     """
 
     id: str
@@ -36,7 +36,7 @@ class ModelRow:
 
 @dataclass(frozen=True, slots=True)
 class PullProgress:
-    """Progress of a download: activity, file, bytes so far and in all."""
+    """Progress of a download: activity, file name, bytes so far and in total."""
 
     doing: str
     name: str
@@ -45,7 +45,7 @@ class PullProgress:
 
 
 async def list_models() -> list[ModelRow]:
-    """Return all pairs, registered or downloaded: the recommended one first, those that cannot run here last."""
+    """Return all pairs, registered or downloaded: the recommended pair first, pairs that cannot run here last."""
     recommending = asyncio.create_task(_recommended_speeds())
     try:
         listed, speeds = await _run_json(LIST_SECONDS, "models", "list", "--json"), await recommending
@@ -58,14 +58,14 @@ async def list_models() -> list[ModelRow]:
 
 async def _recommended_speeds() -> dict[str, str]:
     """Return the expected speed of the recommended chat pair by its id; empty if none is recommended."""
-    with suppress(LocaldflashError):  # the list is useful without it
+    with suppress(LocaldflashError):  # the list is useful without a recommendation
         found = await _run_json(LIST_SECONDS, "models", "recommend", "--json")
         return {one["pair"]: f"about {one['tokens_per_second']:.0f} tok/s" for one in found if one["role"] == "chat"}
     return {}
 
 
 async def describe_model(spec: str) -> ModelRow:
-    """Return the model at a path or an hf: name, described by its header; LocaldflashError if there is none."""
+    """Return the model at a path or `hf:` name, described from its file header; LocaldflashError if there is none."""
     pair = await _run_json(FIT_SECONDS, "models", "show", "--json", "--", spec)
     target = pair["target"]
     size = format_bytes(pair["bytes_on_disk"]) if pair["bytes_on_disk"] else ""
@@ -78,7 +78,7 @@ async def describe_model(spec: str) -> ModelRow:
 
 
 async def pull_model(spec: str, show: Callable[[PullProgress], None]) -> str:
-    """Download a pair's missing files and return its id; ModelError if that fails. A cancelled download is resumed."""
+    """Download a pair's missing files and return its id; ModelError on failure. A stopped download can be resumed."""
     process = await _start_command("models", "pull", "--jsonl", "--", spec)
     assert process.stdout
     assert process.stderr
@@ -95,12 +95,12 @@ async def pull_model(spec: str, show: Callable[[PullProgress], None]) -> str:
     except ValueError:
         raise LocaldflashError("`localdflash models pull` printed malformed output") from None
     finally:
-        await _end_process(process, gently=True)  # lets it end pip
+        await _end_process(process, gently=True)  # it may have to end pip
         errors.cancel()
 
 
 async def explain_fit(pair: str) -> list[str]:
-    """Return lines on whether a pair fits on this machine, and its estimated speed; LocaldflashError if unknown."""
+    """Return lines for the user: whether a pair fits here, and its estimated speed; LocaldflashError if unknown."""
     plan = await _run_json(FIT_SECONDS, "models", "plan", "--json", "--", pair)
     needs = f"{format_bytes(plan['total'])} with a margin, {format_bytes(plan['free'])} of {plan['what']} are free"
     speed = plan["speed"]
@@ -120,7 +120,7 @@ def _make_row(pair: Mapping[str, Any]) -> ModelRow:
 
 
 async def _run_json(seconds: float, *arguments: str) -> Any:
-    """Return a command's JSON output; the command is killed on timeout or cancellation."""
+    """Run a `localdflash` command and return its JSON output; kill it on timeout or cancellation."""
     process = await _start_command(*arguments)
     command = f"localdflash {' '.join(arguments)}"
     try:
@@ -149,7 +149,7 @@ def _last_line_error(errors: bytes, command: str) -> ModelError:
 
 
 async def _end_process(process: Process, *, gently: bool = False) -> None:
-    """Stop a running process; `gently`: send SIGINT first."""
+    """Kill a process if it still runs; `gently`: send SIGINT first, and wait `END_SECONDS`."""
     if process.returncode is None and gently and sys.platform != "win32":
         process.send_signal(signal.SIGINT)
         with suppress(TimeoutError):

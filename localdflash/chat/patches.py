@@ -1,4 +1,4 @@
-"""Parse unified diffs with the wrong counts and line numbers that models write, and find the lines that they change."""
+"""Parse unified diffs, even with the wrong counts and line numbers that models write, and find the lines to change."""
 
 import ast
 import re
@@ -9,21 +9,21 @@ from itertools import pairwise
 from localdflash.base.errors import UsageError
 from localdflash.chat.file_text import FileText, Splice
 
-NOTHING = "/dev/null"
+NOTHING = "/dev/null"  # a diff's name for a file that does not exist
 _HUNK_HEAD = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
 _GIT = re.compile(r"diff --git (\S+) (\S+)$")
 _OTHER_CHANGE = re.compile(r"rename |copy |similarity |old mode |GIT binary patch|Binary files ")
 _PREFIXED = re.compile(r"[abciow]/(.+)")
-_HUNK_LINE = re.compile(r"\+| +\S|-(?!-- |- ?$)")  # not a file header, nor a mail signature
+_HUNK_LINE = re.compile(r"\+| +\S|-(?!-- |- ?$)")  # but no file header or mail signature
 
 
 @dataclass(frozen=True, slots=True)
 class PatchHunk:
-    """Hunk of a diff. `at`: its stated first line, from 0, or None. Lines have a sign and no line end."""
+    """Hunk of a diff. `at`: first line, from 0, according to its head; None: not given. Lines start with their sign."""
 
     at: int | None
     lines: tuple[str, ...]
-    old_lacks_newline: bool = False  # the old file's last line has no end
+    old_lacks_newline: bool = False  # the hunk says that the old file does not end with a newline
     new_lacks_newline: bool = False
 
     @property
@@ -34,7 +34,7 @@ class PatchHunk:
 
 @dataclass(frozen=True, slots=True)
 class FilePatch:
-    """Diff of one file. The names have no `a/` and `b/`; one may be `NOTHING`. `problem`: why it cannot be applied."""
+    """Diff of one file. The names lack `a/` and `b/`; one may be `NOTHING`. `problem`: why it cannot be applied."""
 
     old: str
     new: str
@@ -43,12 +43,12 @@ class FilePatch:
 
 
 def is_diff_start(lines: Sequence[str], at: int) -> bool:
-    """Return whether a line is the first of a diff with file names."""
+    """Return whether a diff with file names begins at line `at`."""
     return bool(_GIT.match(lines[at])) or _has_file_names(lines, at)
 
 
 def read_file_patch(lines: Sequence[str], at: int, end: int) -> tuple[FilePatch, int]:
-    """Return the diff of one file that begins at a line, and the line after it; `end` is the end of its fence."""
+    """Return the diff of one file that begins at line `at`, and the index after it; `end`: end of the code fence."""
     old = new = problem = ""
     if git := _GIT.match(lines[at]):
         old, new = _clean_names(git[1], git[2])
@@ -64,7 +64,7 @@ def read_file_patch(lines: Sequence[str], at: int, end: int) -> tuple[FilePatch,
 
 
 def read_hunks(lines: Sequence[str], at: int, end: int) -> tuple[tuple[PatchHunk, ...], int, str]:
-    """Return the hunks from line `at` to the fence's `end`, the line after them, and the first problem, or ""."""
+    """Return the hunks from line `at` on, the index after them, and the first problem or ""; `end`: the fence's end."""
     hunks: list[PatchHunk] = []
     problem = ""
     while at < len(lines) and (lines[at].startswith("@@") or not hunks):
@@ -78,7 +78,7 @@ def read_hunks(lines: Sequence[str], at: int, end: int) -> tuple[tuple[PatchHunk
 
 
 def find_splices(text: FileText, hunks: Sequence[PatchHunk]) -> tuple[list[Splice], bool | None]:
-    """Return the sorted splices, and whether the last line gets an end (None: as before); UsageError if ambiguous."""
+    """Return arguments of `FileText.with_splices`: the sorted splices, `final_newline`. UsageError if ambiguous."""
     located = []
     for number, hunk in enumerate(hunks, 1):
         try:
@@ -87,7 +87,7 @@ def find_splices(text: FileText, hunks: Sequence[PatchHunk]) -> tuple[list[Splic
             raise UsageError(f"hunk {number} of {len(hunks)} {error}") from None
     located.sort(key=lambda pair: pair[0])
     splices: list[Splice] = []
-    final: bool | None = None
+    final_newline: bool | None = None
     reached = 0
     for start, hunk in located:
         if start < reached:
@@ -95,12 +95,12 @@ def find_splices(text: FileText, hunks: Sequence[PatchHunk]) -> tuple[list[Splic
         splices += _splices_of_hunk(start, hunk)
         reached = start + len(hunk.old)
         if reached == len(text.lines) and hunk.old_lacks_newline != hunk.new_lacks_newline:
-            final = hunk.old_lacks_newline
-    return splices, final
+            final_newline = hunk.old_lacks_newline
+    return splices, final_newline
 
 
 def find_lines(lines: Sequence[str], old: Sequence[str], at: int | None = None) -> int:
-    """Return the only line, from 0, where `old` occurs; UsageError with the reason if that is not exactly one."""
+    """Return the index where `old` occurs, at `at` or else once; UsageError with the reason if it does not."""
     if not old:
         if lines:
             raise UsageError("has no context lines, so its position is unknown")
@@ -120,7 +120,7 @@ def find_lines(lines: Sequence[str], old: Sequence[str], at: int | None = None) 
 
 
 def _find_two(lines: Sequence[str], needle: Sequence[str]) -> list[int]:
-    """Return the first two occurrences. Searching one string takes linear time, however often a line repeats."""
+    """Return the first two occurrences of `needle`. They are searched in one string, which takes linear time."""
     text, part = "\n".join(["", *lines, ""]), "\n".join(["", *needle, ""])
     first = text.find(part)
     second = text.find(part, first + 1)
@@ -128,7 +128,7 @@ def _find_two(lines: Sequence[str], needle: Sequence[str]) -> list[int]:
 
 
 def _splices_of_hunk(start: int, hunk: PatchHunk) -> list[Splice]:
-    """Return the splices of a hunk without its context lines, which stay as the file has them."""
+    """Return the splices of a hunk; its context lines are left out, so that the file's lines stay."""
     splices: list[Splice] = []
     at = first = start
     new: list[str] = []
@@ -146,7 +146,7 @@ def _splices_of_hunk(start: int, hunk: PatchHunk) -> list[Splice]:
 
 
 def _clean_names(old: str, new: str) -> tuple[str, str]:
-    """Return the two names, without times, quotes and git's prefixes."""
+    """Return both file names of a diff without timestamps, quotes and git's prefixes."""
     old, new = (_unquote(name.split("\t")[0].strip()) for name in (old, new))
     bare_old, bare_new = (match[1] if (match := _PREFIXED.fullmatch(name)) else "" for name in (old, new))
     if bare_old and (new == NOTHING or bare_old == bare_new):
@@ -167,7 +167,7 @@ def _unquote(name: str) -> str:
 
 
 def _read_body(lines: Sequence[str], at: int, end: int, head: re.Match[str] | None) -> tuple[list[str], int, str]:
-    """Return a hunk's lines, the line after it, and the problem with it."""
+    """Return a hunk's lines, the index after it, and the problem with it, or ""."""
     if head and (counted := _read_counted_body(lines, at, end, int(head[2] or 1), int(head[4] or 1))):
         return *counted, ""
     body: list[str] = []
@@ -176,7 +176,7 @@ def _read_body(lines: Sequence[str], at: int, end: int, head: re.Match[str] | No
         if line[0] not in " +-\\" and end < len(lines):
             return body, at, f"has a line without a sign: {line[:60]!r}"
         if line[0] not in " +-\\":
-            break  # outside of a fence, another line ends the diff
+            break  # not in a fence: text after the diff ends it
         body.append(line)
         at += 1
     while body and not body[-1].strip():
@@ -185,7 +185,7 @@ def _read_body(lines: Sequence[str], at: int, end: int, head: re.Match[str] | No
 
 
 def _read_counted_body(lines: Sequence[str], at: int, end: int, old: int, new: int) -> tuple[list[str], int] | None:
-    """Return the lines that the head counts, even past an apparent end of the fence; None if the counts disagree."""
+    """Return as many lines as the head counts, even beyond `end`, and the index after them; None if it is wrong."""
     body: list[str] = []
     while at < len(lines) and (old or new or lines[at].startswith("\\")):
         line = lines[at] or " "
@@ -206,8 +206,8 @@ def _has_file_names(lines: Sequence[str], at: int) -> bool:
 
 
 def _make_hunk(head: re.Match[str] | None, body: Sequence[str]) -> PatchHunk:
-    """Return a hunk of these lines; a remark says that the line before it has no end."""
-    open_after = {line[0] for line, remark in pairwise(body) if remark[0] == "\\"}
+    """Return a hunk of these lines. A line that starts with a backslash says that the line before it has no end."""
+    unended = {line[0] for line, remark in pairwise(body) if remark[0] == "\\"}  # signs
     at = max(int(head[1]) - 1, 0) if head else None
     lines = tuple(line for line in body if line[0] != "\\")
-    return PatchHunk(at, lines, bool(open_after & {" ", "-"}), bool(open_after & {" ", "+"}))
+    return PatchHunk(at, lines, bool(unended & {" ", "-"}), bool(unended & {" ", "+"}))

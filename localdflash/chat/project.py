@@ -1,4 +1,4 @@
-"""Instructions of a project, AGENTS.md: sent only if the user allowed it, because anybody may have written the file."""
+"""A project's instructions in AGENTS.md. They are sent only if the user allowed it: anybody may have written them."""
 
 import os
 from dataclasses import dataclass
@@ -12,34 +12,34 @@ from localdflash.chat.roles import read_text
 FILE_NAME = "AGENTS.md"
 MAX_FILE_BYTES = 32 << 10
 MAX_DECISIONS_BYTES = 16 << 20
-_ROOT_MARKERS = (".git", ".hg", ".jj")  # in the top folder of a project
+_ROOT_MARKERS = (".git", ".hg", ".jj")  # one of these is in the root folder of a project
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectFile:
-    """Instructions file. `allowed`: whether it is sent; None if the user has not decided."""
+    """AGENTS.md of a project. `allowed`: the user's decision whether it is sent; None: not decided yet."""
 
     path: Path
     allowed: bool | None
 
     def text(self) -> str:
-        """Return the content, under the file's name. UsageError if it cannot be read."""
+        """Return the file's content under a heading. UsageError if the file cannot be read."""
         return f"Instructions of this project ({FILE_NAME}):\n\n{read_text(self.path, MAX_FILE_BYTES)}"
 
 
 def find_project_file(folder: Path) -> ProjectFile | None:
-    """Return the nearest file, in this folder or above it up to the project's root; None if there is none."""
+    """Return the nearest AGENTS.md in this folder or its parents, up to the project's root; None if there is none."""
     folder = Path(os.path.realpath(folder))
     for parent in (folder, *folder.parents):
         if (file := parent / FILE_NAME).is_file():
             return ProjectFile(file, _load_decisions().get(str(file)))
-        if any((parent / root).exists() for root in _ROOT_MARKERS):
+        if any((parent / marker).exists() for marker in _ROOT_MARKERS):
             return None
     return None
 
 
 def remember_decision(file: ProjectFile, allowed: bool) -> None:
-    """Store the user's decision; LocaldflashError if it cannot be written."""
+    """Store the user's decision about a file; LocaldflashError if that fails."""
     path = _decisions_path()
     try:
         write_json(path, _load_decisions() | {str(file.path): allowed})
@@ -52,6 +52,6 @@ def _decisions_path() -> Path:
 
 
 def _load_decisions() -> dict[str, bool]:
-    """Return the decisions by path; a malformed file counts as empty."""
+    """Return the decisions by path of AGENTS.md; {} if their file is malformed."""
     decisions = read_json(_decisions_path(), MAX_DECISIONS_BYTES)
     return {path: allowed for path, allowed in decisions.items() if isinstance(allowed, bool)}

@@ -1,4 +1,4 @@
-"""Changes that an answer proposes to the files of a workspace. Ambiguous ones are refused; nothing is written here."""
+"""Find the file changes that an answer proposes, and refuse ambiguous changes. Nothing is written here."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ ProposalKind = Literal["change", "new", "delete"]
 
 @dataclass(frozen=True, slots=True)
 class FileProposal:
-    """File before and after a change; None means no file. With a `problem`, the proposal cannot be applied."""
+    """Proposed change of a file: content before and after (None: no file). `problem`: why it cannot be applied."""
 
     path: str
     before: bytes | None
@@ -30,7 +30,7 @@ class FileProposal:
 
 
 def propose(answer: str, root: Path, attached: Sequence[str] = ()) -> list[FileProposal]:
-    """Return the changes of an answer below a folder, in order; `attached`: the files that the question attaches."""
+    """Return the changes that an answer proposes below `root`. `attached`: files that the question attaches."""
     edits = _FileEdits(WorkspaceFolder(root), attached)
     for block in find_blocks(answer):
         edits.apply(block)
@@ -38,7 +38,7 @@ def propose(answer: str, root: Path, attached: Sequence[str] = ()) -> list[FileP
 
 
 class _FileEdits:
-    """Contents of the files while the blocks change them."""
+    """Contents of the files before the answer, and after the blocks applied so far."""
 
     def __init__(self, folder: WorkspaceFolder, attached: Sequence[str]) -> None:
         self._folder = folder
@@ -48,7 +48,7 @@ class _FileEdits:
         self._problems: list[FileProposal] = []
 
     def apply(self, block: AnswerBlock) -> None:
-        """Apply a block to the file that it names, or record why that is impossible."""
+        """Apply a block to the file that it names, else to the only attached file; record why that is impossible."""
         name = _file_name(block) or self._only_attachment(block)
         if not name and isinstance(block, Fence):
             return  # example code, not a change
@@ -61,12 +61,12 @@ class _FileEdits:
                 self._problems.append(FileProposal(clean_name(name) or "?", None, None, problem=str(error)))
 
     def proposals(self) -> list[FileProposal]:
-        """Return the proposals that can be applied, then those that cannot."""
+        """Return the proposals that can be applied, then the proposals that cannot."""
         changed = [path for path, after in self._after.items() if after != self._before[path]]
         return [_make_proposal(path, self._before[path], self._after[path]) for path in changed] + self._problems
 
     def _only_attachment(self, block: AnswerBlock) -> str:
-        """Return the only attached file, if the language of a block fits; else ""."""
+        """Return the path of the only attached file if the block's language fits, else ""."""
         if isinstance(block, Fence) and language(block.info) and not fits_language(block.info, self._attached):
             return ""
         return self._attached
@@ -92,7 +92,7 @@ def _file_name(block: AnswerBlock) -> str:
 
 
 def _apply_block(path: str, before: bytes | None, block: AnswerBlock) -> bytes | None:
-    """Return the file after a block; UsageError if that is ambiguous."""
+    """Return the file's content after a block; UsageError if the block cannot be applied, or is ambiguous."""
     text = FileText.read(before or b"")
     if isinstance(block, FilePatch):
         return _apply_patch(before, text, block)
@@ -102,7 +102,7 @@ def _apply_block(path: str, before: bytes | None, block: AnswerBlock) -> bytes |
         raise UsageError("is cut short: the answer ends inside the code")
     code = block.lines
     if block.labelled and code[0] not in text.lines[:1]:
-        code = code[1:]  # this line only names the file
+        code = code[1:]  # leave out the line that names the file
     return text.with_splices(find_rewrite(path, text.lines, code))
 
 
@@ -116,8 +116,8 @@ def _apply_patch(before: bytes | None, text: FileText, patch: FilePatch) -> byte
         raise UsageError("would be created, but exists already")
     if before is None and not adds_only:
         raise UsageError("does not exist")
-    splices, final = patches.find_splices(text, patch.hunks)
-    after = text.with_splices(splices, final)
+    splices, final_newline = patches.find_splices(text, patch.hunks)
+    after = text.with_splices(splices, final_newline)
     if patch.new != NOTHING:
         return after
     if before is None or after.removeprefix(b"\xef\xbb\xbf"):

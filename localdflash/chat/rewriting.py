@@ -1,4 +1,4 @@
-"""Put a code block into a file: as its whole new text, or by replacing definitions of the same names."""
+"""Apply a code block to a file: replace the whole file, or the definitions that have the same names."""
 
 import re
 from collections import Counter
@@ -20,7 +20,7 @@ _OMISSION = re.compile(
     r"^\s*[\[(<]?(?:…|\.{3})[\])>]?\s*$",
     re.IGNORECASE,
 )
-_ATTRIBUTES = {"attribute_item", "decorator"}  # node types of tree-sitter, as below
+_ATTRIBUTES = {"attribute_item", "decorator"}  # node types of tree-sitter, as in `_WRAPPERS` and `_CONTAINERS`
 _METHOD = re.compile(r"\b(?:self|cls)\b|@staticmethod\b")
 _FENCE = re.compile(r"\s*(?:```|~~~)")
 _WRAPPERS = {"decorated_definition", "export_statement", "template_declaration", "ambient_declaration"}
@@ -32,7 +32,7 @@ _CONTAINERS = {
 
 
 class _DefinitionLines(NamedTuple):
-    """Line numbers of a definition with its decorators; `lead` is the first line of the comments directly above."""
+    """Lines `start` to `stop` of a definition with its decorators. `lead`: first line of the comments just above."""
 
     name: str
     kind: str
@@ -40,11 +40,11 @@ class _DefinitionLines(NamedTuple):
     start: int
     stop: int
     is_top_level: bool
-    is_alone: bool  # no other code shares its lines
+    is_alone: bool  # no other code is on its first or last line
 
 
 def find_rewrite(path: str, old: Sequence[str], code: Sequence[str]) -> list[Splice]:
-    """Return the splices that put the code into a file; UsageError if they are ambiguous."""
+    """Return the splices that apply a code block to the lines `old`; UsageError if that is ambiguous or incomplete."""
     if sum(1 for line in code if _FENCE.match(line)) % 2:
         raise UsageError("has an unclosed fence inside, so that its end is ambiguous")
     omission = _find_omission(code, old, path)
@@ -66,7 +66,7 @@ def find_rewrite(path: str, old: Sequence[str], code: Sequence[str]) -> list[Spl
 
 
 def _find_omission(code: Sequence[str], old: Sequence[str], path: str) -> str:
-    """Return the line that says that code was omitted, or ""; a line that is in the file does not count."""
+    """Return a line of the block such as "# ... rest unchanged", unless the file has this line; "" if there is none."""
     present = {line.strip() for line in old}
     if path.endswith((".py", ".pyi")):
         present.add("...")  # an empty body
@@ -81,14 +81,14 @@ def _explain_partial(omission: str) -> str:
 
 
 def _resembles(old: Sequence[str], code: Sequence[str]) -> bool:
-    """Return whether the code may be the whole file: it has the same first line, and at least half of the lines."""
+    """Return whether the code may be the whole file: it has the file's first line, and at least half of its lines."""
     before, after = ([line.strip() for line in lines if line.strip()] for lines in (old, code))
     common = (Counter(before) & Counter(after)).total()
     return bool(after) and after[0] == before[0] and 2 * common >= len(before)
 
 
 class _Outline:
-    """Definitions of a text, and its other top-level statements."""
+    """Definitions of a text, and first lines of its other top-level statements (`others`)."""
 
     def __init__(self, path: str, language: str, lines: Sequence[str]) -> None:
         from localdflash.code.context.definitions import find_definitions
@@ -110,29 +110,29 @@ class _Outline:
         ]
 
     def names(self) -> set[tuple[str, str]]:
-        """Return the names of all definitions, each with its enclosing definition."""
+        """Return (name of the enclosing top-level definition or "", name) of every definition."""
         tops = [definition for definition in self.definitions if definition.is_top_level]
         owners = {line: top.name for top in tops for line in range(top.start, top.stop)}
         return {("" if each.is_top_level else owners.get(each.start, ""), each.name) for each in self.definitions}
 
     def members(self, outer: _DefinitionLines) -> set[str]:
-        """Return the names within a definition."""
+        """Return the names of the definitions within `outer`."""
         inside = (each for each in self.definitions if not each.is_top_level and outer.start <= each.start < outer.stop)
         return {each.name for each in inside if each != outer}
 
     def covers(self, old: "_Outline") -> bool:
-        """Return whether this may be the whole new text of the file `old`."""
+        """Return whether this may be a new version of `old`: it has all names, and at least half of the statements."""
         common = (Counter(old.others) & Counter(self.others)).total()
         return old.names() <= self.names() and 2 * common >= len(old.others) and (not self.has_error or old.has_error)
 
     def find(self, name: str) -> list[_DefinitionLines]:
-        """Return the definitions of a name; top-level ones only, if there are any."""
+        """Return the top-level definitions of a name; if there are none, its other definitions."""
         definitions = [definition for definition in self.definitions if definition.name == name]
         return [definition for definition in definitions if definition.is_top_level] or definitions
 
 
 def _replace_definitions(old: _Outline, new: _Outline, omission: str) -> list[Splice]:
-    """Return a splice for each definition of the block, at the file's definition of that name."""
+    """Return a splice for each top-level definition of `new`, which replaces the definition of that name in `old`."""
     tops = [definition for definition in new.definitions if definition.is_top_level]
     if omission or not tops:
         raise UsageError(_explain_partial(omission))
@@ -169,14 +169,14 @@ def _replace_definition(old: _Outline, new: _Outline, definition: _DefinitionLin
 
 
 def _is_same_kind(target: _DefinitionLines, definition: _DefinitionLines, code: Sequence[str]) -> bool:
-    """Return whether both are of one kind; a function outside of a class counts as a method if it looks like one."""
+    """Return whether both have the same kind; a function with `self`, `cls` or @staticmethod counts as a method."""
     if target.kind == "method" and definition.kind == "function":
         return bool(_METHOD.search("\n".join(code)))
     return target.kind == definition.kind
 
 
 def _indent_like(code: Sequence[str], replaced: str) -> tuple[str, ...]:
-    """Return the code, moved to the indentation of the line `replaced`."""
+    """Return the code with the indentation of the line `replaced`."""
     new_indent = replaced[: len(replaced) - len(replaced.lstrip())]
     indent = code[0][: len(code[0]) - len(code[0].lstrip())]
     if new_indent == indent:
@@ -185,8 +185,8 @@ def _indent_like(code: Sequence[str], replaced: str) -> tuple[str, ...]:
 
 
 def _make_definition(root: "Node", lines: Sequence[str], name: str, kind: str, line: int) -> _DefinitionLines:
-    """Return the whole definition whose name is on a line."""
-    column = len(lines[line]) - len(lines[line].lstrip())  # blanks are one byte each
+    """Return the lines of the definition whose name is on line `line`."""
+    column = len(lines[line]) - len(lines[line].lstrip())  # also the byte offset, because blanks are ASCII
     node = root.descendant_for_point_range((line, column), (line, column))
     assert node is not None
     while (above := node.parent) is not None and above.parent is not None and above.type not in _CONTAINERS:
@@ -209,7 +209,7 @@ def _make_definition(root: "Node", lines: Sequence[str], name: str, kind: str, l
 
 
 def _begins_line(node: "Node", lines: Sequence[str]) -> bool:
-    """Return whether only blanks precede a node on its first line."""
+    """Return whether a node is preceded only by blanks on its first line."""
     return not lines[node.start_point.row].encode("utf-8", "replace")[: node.start_point.column].strip()
 
 
@@ -219,6 +219,6 @@ def _is_alone(node: "Node", lines: Sequence[str]) -> bool:
 
 
 def _last_row(node: "Node") -> int:
-    """Return a node's last row; some comments include the line end."""
+    """Return a node's last row. Nodes of some comments include the line ending, and end at column 0 of the next row."""
     end = node.end_point
     return end.row if end.column else end.row - 1

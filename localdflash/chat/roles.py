@@ -1,4 +1,4 @@
-"""Roles: named instructions for a chat, shipped or in the user's files `roles/NAME.md` in the configuration folder."""
+"""Roles: named system prompts for a chat, built in, or from the user's files `roles/NAME.md` in the config folder."""
 
 import os
 import re
@@ -14,7 +14,7 @@ MAX_ROLE_BYTES = 64 << 10
 NONE = "none"  # the user's name for no role
 _NAME = re.compile(r"[a-z0-9_-]{1,64}", re.ASCII)
 
-BUILTIN: Mapping[str, str] = MappingProxyType(  # few and literal instructions, for small models
+BUILTIN: Mapping[str, str] = MappingProxyType(  # few and literal instructions, because models are small
     {
         "coder": (
             "You are an expert programmer. Answer with complete, working code in fenced blocks, in the language and the"
@@ -49,7 +49,7 @@ BUILTIN: Mapping[str, str] = MappingProxyType(  # few and literal instructions, 
 
 
 def roles_folder() -> Path:
-    """Return the folder of the user's roles, which need not exist."""
+    """Return the folder of the user's roles. The folder may be missing."""
     return config_folder() / "roles"
 
 
@@ -67,13 +67,13 @@ def list_roles(say: Callable[[str], None] = lambda _: None) -> dict[str, str]:
         try:
             roles[_check_name(file.stem)] = read_text(file, MAX_ROLE_BYTES)
         except UsageError as error:
-            roles.pop(file.stem, None)  # `load_role` fails too, instead of using the shipped role
+            roles.pop(file.stem, None)  # `load_role` fails as well, instead of using the built-in role
             say(str(error) if str(file) in str(error) else f"{file}: {error}")
     return dict(sorted(roles.items()))
 
 
 def load_role(name: str) -> str:
-    """Return the text of a role, "" for "" and for `none`. UsageError if the name or the file is invalid."""
+    """Return the text of a role; "" for the names "" and "none". UsageError if the name or the file is invalid."""
     if name.lower() in ("", NONE):
         return ""
     name = _check_name(name.lower())

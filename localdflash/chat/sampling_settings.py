@@ -7,14 +7,14 @@ from typing import Any, Self
 from localdflash.base.errors import UsageError, did_you_mean
 from localdflash.engine.sampling_params import SamplingParams
 
-ANSWER_SHARE = 4  # default for `max_tokens`: 1/4 of the context
+ANSWER_SHARE = 4  # the default of `max_tokens` is 1/4 of the context
 AUTO = "auto"
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
 @dataclass(frozen=True, slots=True)
 class ChatSettings:
-    """Settings of the next answer; None: see `resolved`. `max_tokens` 0 means no limit but the context."""
+    """Settings of the next answer. None: a default, see `with_defaults`; `max_tokens` 0 means up to the context."""
 
     temperature: float | None = None
     top_k: int | None = None
@@ -26,14 +26,14 @@ class ChatSettings:
     thinking: bool = True
     draft: bool = True
 
-    def resolved(self, sampling: Mapping[str, float], context: int) -> Self:
-        """Return the settings with unset values filled in, from the model's `sampling` and a share of `context`."""
+    def with_defaults(self, sampling: Mapping[str, float], context: int) -> Self:
+        """Return the settings with defaults for None: the model's `sampling`, and `max_tokens` from `context`."""
         defaults = asdict(SamplingParams()) | {"max_tokens": context // ANSWER_SHARE} | dict(sampling)
         unset = {name: defaults[name] for name in (*_SAMPLING, "max_tokens") if getattr(self, name) is None}
         return replace(self, **unset)
 
-    def changed(self, name: str, value: str) -> Self:
-        """Return the settings with one value parsed from user input; UsageError says what is allowed."""
+    def with_value(self, name: str, value: str) -> Self:
+        """Return the settings with `name` set to `value`, as the user typed it; UsageError if it is invalid."""
         if name not in _PARSERS:
             raise UsageError(f"no setting {name!r}{did_you_mean(name, _PARSERS) or ': one of ' + ', '.join(_PARSERS)}")
         expected, read = _PARSERS[name]
@@ -46,13 +46,13 @@ class ChatSettings:
 def _number_parser(
     kind: type[float], low: float, high: float, unset: Sequence[str] = (AUTO,)
 ) -> Callable[[str], float | None]:
-    """Return a parser of numbers in a range; `unset` words are parsed as None."""
+    """Return a parser of numbers from `low` to `high`; for a word in `unset` it returns None."""
 
     def read(value: str) -> float | None:
         if value.lower() in unset:
             return None
         number = kind(value)
-        if not low <= number <= high:  # true for NaN
+        if not low <= number <= high:  # also true for NaN
             raise ValueError
         return number
 

@@ -1,4 +1,4 @@
-"""Store chats while they grow. Messages that cannot be stored stay in memory until a later attempt succeeds."""
+"""Store chats while they grow. Messages that cannot be stored stay in memory, and are stored later."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,17 +19,17 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class Chat:
-    """Shown branch of a chat; `chat_id` is its row in the table `sessions`, None until a message is stored."""
+    """Messages of the shown branch of a chat. `chat_id`: its id in the database, None until a message is stored."""
 
     messages: list[Message] = field(default_factory=list)
     chat_id: int | None = None
     system: str = ""
     model: str = ""
-    stored: dict[int, Message] = field(default_factory=dict)  # content on disk, by id
+    stored: dict[int, Message] = field(default_factory=dict)  # messages as they are on disk, by id
 
 
 class Saver:
-    """Writer of chats to the database `path`; without one, to memory if `allow_in_memory`, else nowhere."""
+    """Writer of chats to the database `path`. If `path` is None: to memory if `allow_in_memory`, else nowhere."""
 
     def __init__(
         self, path: Path | None, folder: str, notify: Callable[[str], None], *, allow_in_memory: bool = True
@@ -44,12 +44,12 @@ class Saver:
     async def run_in_store(
         self, work: "Callable[Concatenate[ChatStore, P], T]", *arguments: P.args, **names: P.kwargs
     ) -> T:
-        """Run a method of the store in its thread."""
+        """Run a method of the store in the store's thread, opening the store if necessary."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._disk, lambda: work(self._open_store(loop), *arguments, **names))
 
     def _open_store(self, loop: asyncio.AbstractEventLoop) -> "ChatStore":
-        """Return the store; StoreError if its file cannot be opened, which the next call tries again."""
+        """Return the store, opened if necessary. StoreError if that fails; the next call tries again."""
         from localdflash.chat.store import ChatStore
 
         def notify(line: str) -> None:
@@ -69,7 +69,7 @@ class Saver:
         self.unsaved = [chat for chat in self.unsaved if chat.chat_id != chat_id]
 
     async def save(self, chat: Chat) -> None:
-        """Store all unsaved messages; report a failure once. Cancelling the caller does not stop it."""
+        """Store the messages of `chat` and of `unsaved` chats; report a failure once. Cancellation does not stop it."""
         if self._is_enabled:
             await asyncio.shield(asyncio.create_task(self._save_all(chat)))
 
@@ -82,22 +82,22 @@ class Saver:
                 except StoreError as error:
                     failed.append(each)
                     if not before and len(failed) == 1:
-                        self._notify(f"not saved: {error}; saving is tried again with each message")
+                        self._notify(f"not saved: {error}; saving is retried with each new message")
             self.unsaved = failed
             if before and not failed:
-                self._notify("saved again")
+                self._notify("saving works again; all messages are saved")
 
     async def _save_again_if_lost(self, chat: Chat) -> None:
         try:
             await self._save(chat)
         except StoreLost as error:  # store all messages, as a new chat
-            self._notify(f"{error}; this chat is stored again")
+            self._notify(f"{error}; this chat is saved as a new one")
             chat.chat_id, chat.stored = None, {}
             chat.messages[:] = [replace(message, id=0) for message in chat.messages]
             await self._save(chat)
 
     async def _save(self, chat: Chat) -> None:
-        """Store new and changed messages, except an unanswered question. Messages may change meanwhile."""
+        """Store new and changed messages, except a question without an answer. Messages may change meanwhile."""
         from localdflash.chat.store import ChatStore
 
         answers = (i for i, each in enumerate(chat.messages) if each.role == "assistant" and (each.text or each.finish))
@@ -105,7 +105,7 @@ class Saver:
         for i, message in enumerate(chat.messages):
             parent = chat.messages[i - 1].id if i else None
             if parent == 0 or (not message.id and i > last_answer):
-                return  # a question is stored once its answer has text: it may be refused
+                return  # store a question with its answer: the request may still fail
             if chat.chat_id is None:
                 fields = {"folder": self._folder, "model": chat.model, "system": chat.system}
                 chat.chat_id = await self.run_in_store(ChatStore.create, **fields)
@@ -121,7 +121,7 @@ class Saver:
 
 
 def _set_id(messages: list[Message], i: int, sent: Message, stored: Message) -> None:
-    """Set the id of a stored message, if it is still there; the message may have grown."""
+    """Give message `i` the id of `stored`, unless it was removed. `sent`: the message as it was stored."""
     now = messages[i]
     if now is sent:
         messages[i] = stored

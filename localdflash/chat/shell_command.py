@@ -1,4 +1,4 @@
-"""Run a confirmed `!command` of the user in the folder of the chat; its output is attached to the next message."""
+"""Run a `!command` that the user confirmed, in the chat's folder. Its output becomes an attachment."""
 
 import asyncio
 import re
@@ -13,17 +13,17 @@ from localdflash.text.sanitize import sanitize
 
 MAX_OUTPUT_BYTES = 64 << 10  # a program that prints more is killed
 TIMEOUT_SECONDS = 120.0
-DRAIN_SECONDS = 2.0  # after the kill, because a child in another session keeps the pipe open
+DRAIN_SECONDS = 2.0  # timeout for reading the rest: a surviving child process may keep the pipe open
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")  # some programs print colours even into a pipe
 
 
 def parse_command(text: str) -> str:
-    """Return the command of a message: one line that begins with an exclamation mark; "" for any other message."""
+    """Return the command in a message of one line that begins with `!`; "" for any other message."""
     return text[1:].strip() if text.startswith("!") and "\n" not in text.strip() else ""
 
 
 async def run_command(command: str, folder: Path) -> Attachment:
-    """Return a command's output on both streams, and its exit code unless it is 0. Cancelling this ends the command."""
+    """Run a command; return its stdout and stderr, and its exit code if not 0. Cancelling this kills the command."""
     try:
         process = await asyncio.create_subprocess_shell(
             command, cwd=folder, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, **detached_options()
@@ -55,7 +55,7 @@ async def _read_output(process: Process, output: bytearray) -> str:
 
 
 async def _end_process(process: Process) -> None:
-    """Kill the process and its children, and drain the pipe: asyncio waits until it is empty."""
+    """Kill the process and its children, and read the rest of the pipe, because `process.wait` waits for its end."""
     kill_with_children(process.pid)
     assert process.stdout
     with suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""Store of chats in one SQLite file, which several processes and threads may use at once."""
+"""Store of chats in an SQLite database that several processes and threads may use at once."""
 
 import json
 import time
@@ -32,10 +32,10 @@ _steps_of = msgspec.json.Decoder(tuple[StepRecord, ...]).decode  # three times a
 
 
 class ChatStore:
-    """Chats (sessions), each a tree of messages; the head ends the shown branch. A `message` of type int is an id."""
+    """Chats (`session`: id), each a tree of messages (`message`: id). The shown branch ends at the chat's head."""
 
     def __init__(self, path: Path | None, say: Callable[[str], None]) -> None:
-        """Open or create the file and its folder; None: in memory. `say` receives a line if the file is damaged."""
+        """Open or create the database `path`; None: in memory. `say` receives a line if the file is damaged."""
         self._database = Database(path, say)
 
     def close(self) -> None:
@@ -43,7 +43,7 @@ class ChatStore:
         self._database.close()
 
     def create(self, *, folder: str, model: str = "", system: str = "") -> int:
-        """Create a chat. The first message gives it a title, and makes it listed."""
+        """Create a chat and return its id. It gets its title, and is listed, once it has a message."""
         with self._database.writing() as database:
             return _insert(
                 database,
@@ -53,14 +53,14 @@ class ChatStore:
             )
 
     def add(self, session: int, parent: int | None, message: Message) -> Message:
-        """Store a message as the new head, below `parent` if given; StoreLost if the chat or parent was deleted."""
+        """Store a message below `parent` (None: as a root) and as the new head; StoreLost if the chat was deleted."""
         with self._database.writing() as database:
             return _add_message(database, session, parent, message)
 
     def update(self, message: Message, before: Message | None = None) -> Message:
         """Store the changes of a message that has an id; StoreLost if its chat was deleted meanwhile.
 
-        If another process has changed the text since `before`, this message is added as another version.
+        If another process has changed the text since `before`, add this message as another version.
         """
         changes = f"({', '.join(_COLUMNS)}) = ({_PLACEHOLDERS})"
         select = "SELECT session, parent, text FROM messages WHERE id = ?"
@@ -76,7 +76,7 @@ class ChatStore:
         return message
 
     def set_head(self, session: int, message: int) -> None:
-        """Show another branch of the chat, up to this message."""
+        """Make the branch that ends with this message the shown branch."""
         with self._database.writing() as database:
             _check_message(database, session, message)
             _set_head(database, session, message)
@@ -98,7 +98,7 @@ class ChatStore:
             return [number for (number,) in database.execute(siblings, (message,))]
 
     def leaf(self, message: int) -> int:
-        """Return the newest message below this one, or this one."""
+        """Return the id of the newest descendant of this message, or of the message itself if it has none."""
         newest = """
             WITH RECURSIVE below (session, id) AS (
                 SELECT session, id FROM messages WHERE id = ?
@@ -118,19 +118,19 @@ class ChatStore:
             return chat_listing.session_info(database, session)
 
     def sessions(self, words: str = "", limit: int = 200) -> list[SessionInfo]:
-        """Return the chats that have messages, newest first; with `words`, those that contain all of them."""
+        """Return the chats that have messages, newest first; with `words`, only chats that contain all these words."""
         with self._database.reading() as database:
             if words.strip():
                 return chat_listing.search_sessions(database, words, limit)
             return chat_listing.newest_sessions(database, None, limit)
 
     def latest(self, folder: str | None = None) -> SessionInfo | None:
-        """Return the chat written to last, in this folder if given."""
+        """Return the chat with the newest message, in `folder` if given; None if there is none."""
         with self._database.reading() as database:
             return next(iter(chat_listing.newest_sessions(database, folder, 1)), None)
 
     def rename(self, session: int, title: str) -> None:
-        """Set the chat's title; "" means that of its first message."""
+        """Set the chat's title; "" restores the title from its first message."""
         with self._database.writing() as database:
             _head(database, session)
             title = chat_listing.shorten(" ".join(title.split()), chat_listing.MAX_TITLE)
@@ -144,7 +144,7 @@ class ChatStore:
             _set_column(database, session, "system", text)
 
     def fork(self, session: int, message: int) -> int:
-        """Create a chat with a copy of the branch up to this message."""
+        """Create a chat with a copy of the branch up to this message, and return its id."""
         columns = ", ".join(("depth", *_COLUMNS))
         with self._database.writing() as database:
             _check_message(database, session, message)
@@ -167,16 +167,16 @@ class ChatStore:
             return copy
 
     def delete(self, session: int) -> None:
-        """Delete the chat: none of its text stays in the file, search indexes or WAL. Takes a second per 100 MB."""
+        """Delete the chat, and erase its text from the file, the search indexes and the WAL. Takes 1 s per 100 MB."""
         with self._database.writing() as database:
             _head(database, session)
             database.execute("UPDATE sessions SET head = NULL WHERE id = ?", (session,))
             database.execute("DELETE FROM messages WHERE session = ?", (session,))
             database.execute("DELETE FROM sessions WHERE id = ?", (session,))
-            for index in SEARCH_INDEXES:  # a deleted word stays in an index until its parts are merged
+            for index in SEARCH_INDEXES:  # FTS5 keeps deleted words until it merges an index
                 database.execute(f"INSERT INTO {index} ({index}) VALUES ('optimize')")
         with self._database.reading() as database:
-            database.execute("VACUUM")  # pages may hold copies of cells that have moved, `secure_delete` or not
+            database.execute("VACUUM")  # even with `secure_delete`, pages may hold copies of moved cells
             database.execute("PRAGMA wal_checkpoint (TRUNCATE)").fetchall()
 
 
@@ -198,7 +198,7 @@ def _check_message(database: Connection, session: int, message: int) -> None:
 
 
 def _depth(database: Connection, session: int, parent: int | None) -> int:
-    """Return the depth of a message in the tree, 0 for None; StoreLost if the chat or message was deleted."""
+    """Return the depth of message `parent` in the tree, 0 for None; StoreLost if the chat or message was deleted."""
     row = database.execute(
         "SELECT CASE WHEN ?1 IS NULL THEN 0 ELSE (SELECT depth FROM messages WHERE session = ?2 AND id = ?1) END"
         " FROM sessions WHERE id = ?2",
@@ -275,5 +275,5 @@ def _from_row(row: tuple[Any, ...]) -> Message:
 
 
 def _json(value: object) -> bytes:
-    # Not as ASCII: two adjacent lone surrogates would be read back as one character.
+    # Not ASCII: from two escaped lone surrogates in a row, `json.loads` would make one character.
     return encode_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))

@@ -1,4 +1,4 @@
-"""Conversation: send messages, stream and store answers. A second answer or an edit begins a branch of the chat."""
+"""Conversation: send messages, stream and store answers. Another answer, or an edit, starts a branch of the chat."""
 
 import asyncio
 import math
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from localdflash.chat.answerer import Answerer
     from localdflash.chat.store import ChatStore
 
-MIN_SAVE_SECONDS = 2.0  # between two saves of a growing answer, which a killed process may lose
+MIN_SAVE_SECONDS = 2.0  # minimum interval of saves of a growing answer; a killed process loses the text since
 SAVE_INTERVAL_FACTOR = 20  # a save that takes one second is followed by 20 seconds without one
 
 OnPiece = Callable[[str, StepRecord | None], None]
 
 
 class Talk:
-    """Conversation, stored in the database `chats`. If that is None and `allow_in_memory`, it is kept in memory."""
+    """Conversation, stored in the database `chats`. If that is None: in memory if `allow_in_memory`, else nowhere."""
 
     def __init__(
         self,
@@ -39,14 +39,14 @@ class Talk:
     ) -> None:
         self.answerer, self.folder = answerer, folder
         self.settings = ChatSettings()
-        self.project = ""  # the project's instructions, if they are sent
+        self.project = ""  # the project's instructions; "": not sent
         self._chat, self._saver = Chat(), Saver(chats, folder, notify, allow_in_memory=allow_in_memory)
         self.run_in_store = self._saver.run_in_store
         self.dropped = 0  # number of leading messages that are not sent, because the context is full
-        self.summary = ""  # sent instead of the dropped messages
-        self.error: LocaldflashError | None = None  # that the daemon reported for the last answer (finish "gone")
-        self.context_tokens: int | None = None  # tokens that the messages take; None: unknown
-        self.acceptance = Acceptance()  # of the current or the last answer
+        self.summary = ""  # summary that is sent instead of the dropped messages
+        self.error: LocaldflashError | None = None  # why the last answer has finish "gone"
+        self.context_tokens: int | None = None  # number of context tokens in use; None: unknown
+        self.acceptance = Acceptance()  # statistics of the current or the last answer
         self._reader: asyncio.Task[None] | None = None
         self._growing: _GrowingAnswer | None = None
         self._answering, self._closed = asyncio.Lock(), False
@@ -58,7 +58,7 @@ class Talk:
 
     @property
     def chat_id(self) -> int | None:
-        """Return the number of the chat in the database, None before it is stored."""
+        """Return the id of the chat in the database, None before it is stored."""
         return self._chat.chat_id
 
     @property
@@ -78,7 +78,7 @@ class Talk:
 
     @property
     def is_answering(self) -> bool:
-        """Return whether an answer is in progress or being stored."""
+        """Return whether an answer is being generated or stored."""
         return self._answering.locked()
 
     def last_answer(self) -> Message | None:
@@ -87,15 +87,15 @@ class Talk:
         return self._growing.message() if answer and self._growing and self.is_answering else answer
 
     async def close(self) -> None:
-        """Stop, store all messages, and close the store. May be called again."""
+        """Stop the answer, store all messages, and close the store; a second call does nothing."""
         if not self._closed:
             self._closed = True
             await self.stop_and_wait()
             await self.save()
             await self._saver.close()
 
-    def new(self) -> None:
-        """Start an empty chat with the same instructions."""
+    def start_new_chat(self) -> None:
+        """Start an empty chat with the current chat's instructions."""
         self._chat, self.dropped, self.summary, self.context_tokens = Chat(system=self.system), 0, "", None
 
     async def open(self, chat_id: int) -> None:
@@ -105,18 +105,18 @@ class Talk:
         self.dropped, self.summary, self.context_tokens = 0, "", None
 
     def _load_branch(self, branch: list[Message], chat_id: int, system: str) -> None:
-        """Show a branch of a stored chat; an answer that a killed process did not finish is marked cancelled."""
+        """Show a branch of a stored chat; mark an answer that a killed process left unfinished as cancelled."""
         messages = [replace(m, finish="cancelled") if m.role == "assistant" and not m.finish else m for m in branch]
         self._chat = Chat(messages, chat_id, system, stored={message.id: message for message in messages})
 
     async def delete(self, chat_id: int) -> None:
-        """Delete a chat; if it is shown, start a new one."""
+        """Delete a chat; if this is the shown chat, start a new one."""
         if chat_id == self.chat_id:
             await self.stop_and_wait()
         await self.run_in_store(lambda store: store.delete(chat_id))
         self._saver.forget(chat_id)
         if chat_id == self.chat_id:
-            self.new()
+            self.start_new_chat()
 
     def add_user_message(self, text: str, attachments: Sequence[Attachment] = ()) -> Message:
         """Append a user message without requesting an answer."""
@@ -124,11 +124,11 @@ class Talk:
         return self.messages[-1]
 
     def remove_answer(self) -> None:
-        """Remove the messages after the last user message, to answer it again. UsageError without a user message."""
+        """Remove the messages after the last user message, to answer it again. UsageError if there is none."""
         del self.messages[self._last_user_message() + 1 :]
 
     def remove_user_message(self) -> Message:
-        """Remove the last user message and all later messages; return it. UsageError without a user message."""
+        """Remove and return the last user message, and remove the messages after it. UsageError if there is none."""
         message = self.messages[self._last_user_message()]
         del self.messages[self._last_user_message() :]
         self.dropped = min(self.dropped, len(self.messages))
@@ -137,17 +137,17 @@ class Talk:
     def _last_user_message(self) -> int:
         last = max((i for i, message in enumerate(self.messages) if message.role == "user"), default=None)
         if last is None:
-            raise UsageError("nothing was asked yet")
+            raise UsageError("this chat has no message yet")
         return last
 
     async def set_instructions(self, system: str) -> None:
-        """Set the instructions, from the next answer on."""
+        """Set the chat's instructions; they apply from the next answer on."""
         self.system, chat_id = system, self.chat_id
         if chat_id is not None:
             await self.run_in_store(lambda store: store.set_system(chat_id, system))
 
     async def show_version(self, offset: int) -> bool:
-        """Show the previous (-1) or next (+1) version of the newest message that has several; False if none."""
+        """Show the previous (-1) or next (+1) version of the newest message with several versions; False if none."""
         await self.save()
         chat_id, stored = self.chat_id, [message.id for message in reversed(self.messages) if message.id]
         if chat_id is None:
@@ -184,9 +184,9 @@ class Talk:
     async def answer(
         self, on_piece: OnPiece, on_restart: Callable[[], None], *, continue_last: bool = False
     ) -> Message:
-        """Answer the last message, or continue the last answer; on an error or a stop the partial answer stays.
+        """Answer the last message, or continue the last answer. After an error or a stop, the partial answer is kept.
 
-        `on_restart` is called if the request was repeated and the text so far is to be discarded.
+        `on_restart` is called if the request was repeated, so that the text so far must be discarded.
         """
         async with self._answering:
             chat, index = self._chat, len(self.messages) - continue_last
@@ -201,10 +201,10 @@ class Talk:
                 growing.finish, growing.stats = "cancelled", self._partial_stats()
                 self.context_tokens = None
                 task = asyncio.current_task()
-                if task and task.cancelling():  # the caller's task was cancelled; `stop` cancels only the reader
+                if task and task.cancelling():  # the caller's task was cancelled: `stop` cancels only the reader
                     raise
             except BaseException:
-                if growing.text == initial.text:  # no text yet: restore the chat
+                if growing.text == initial.text:  # no text was received: restore the chat
                     if not continue_last:
                         del chat.messages[index]
                     raise
@@ -217,7 +217,7 @@ class Talk:
             return chat.messages[index]
 
     async def count(self) -> None:
-        """Count the context tokens of the messages, unless an answer reports them meanwhile."""
+        """Count the context tokens of the messages, unless an answer is running: it reports them."""
         if not self.messages or self.is_answering:
             return
         counted, sent = list(self.messages), self.messages[self.dropped :]
@@ -246,7 +246,7 @@ class Talk:
     ) -> None:
         from localdflash.chat.answerer import AnswerPiece, AnswerRestart, Done
 
-        saved, interval = -math.inf, MIN_SAVE_SECONDS  # the first piece is saved at once, with its question
+        saved, interval = -math.inf, MIN_SAVE_SECONDS  # save the first piece at once, together with the question
         self.acceptance = Acceptance()
         events = self.answerer.answer(sent, self.settings, system=self.system_prompt, continue_last=continue_last)
         async with aclosing(events) as pieces:
@@ -271,12 +271,12 @@ class Talk:
                     interval = max(MIN_SAVE_SECONDS, SAVE_INTERVAL_FACTOR * (saved - began))
 
     def _partial_stats(self) -> dict[str, Any]:
-        """Return the statistics of an incomplete answer."""
+        """Return the statistics of an answer that ended without the server's statistics."""
         info = self.answerer.info
         return {**({"model": info.pair} if info else {}), **self.acceptance.numbers()}
 
     async def save(self, chat: Chat | None = None) -> None:
-        """Store the unsaved messages of the given chat, or else of the shown one. A failure is reported once."""
+        """Store the unsaved messages of `chat` (default: the shown chat). A failure is reported once."""
         chat = chat or self._chat
         if self.answerer.info:
             chat.model = self.answerer.info.pair
@@ -284,7 +284,7 @@ class Talk:
 
 
 class _GrowingAnswer:
-    """Answer in progress, at its position in a chat."""
+    """Answer in progress, which is message `index` of `chat`."""
 
     def __init__(self, initial: Message, chat: Chat, index: int) -> None:
         self.chat, self._initial, self._index = chat, initial, index
@@ -304,7 +304,7 @@ class _GrowingAnswer:
         self._parts, self._steps = [self._initial.text], list(self._initial.steps)
 
     def write_to_chat(self) -> None:
-        """Replace the message in the chat by the answer so far, unless it was removed."""
+        """Replace the message in the chat by the answer so far, unless the message was removed."""
         if self._index < len(self.chat.messages):
             self.chat.messages[self._index] = self.message()
 

@@ -1,6 +1,6 @@
-"""The command line. A command's module is imported when the command is called, so that `--help` stays instant.
+"""Command line. The module of a command is imported only when the command is called, so that `--help` is instant.
 
-Answers go to stdout, everything else to stderr. Every failure is one line and an exit code: 0 done, 1 failed, 2 usage,
+Answers go to stdout, everything else to stderr. A failure prints one line. Exit codes: 0 done, 1 failed, 2 usage error,
 3 bad model or file, 4 out of memory, 5 GPU lost, 130 interrupted. `--debug` adds the traceback.
 """
 
@@ -20,12 +20,12 @@ from localdflash.base.errors import LocaldflashError, OutOfMemory
 from localdflash.text.sanitize import printable
 
 INTERRUPTED = 130
-COMPLETION_VARIABLE = "_LOCALDFLASH_COMPLETE"  # set by the scripts of shell completion
-# Spins of an idle llama.cpp thread before it sleeps. With libgomp's default of 300 000, a step waits for whole time
-# slices of the scheduler if another program needs the processor (docs/log/2026-11-21-daemon-latency.md).
+COMPLETION_VARIABLE = "_LOCALDFLASH_COMPLETE"  # set by the shell when it completes a command line
+# How often an idle llama.cpp thread spins before it sleeps. With libgomp's default of 300 000, a step loses whole time
+# slices if another program needs the processor (docs/log/2026-11-21-daemon-latency.md).
 SPIN_COUNT = "10000"
 
-COMMANDS = {  # module and line in `--help` by name
+COMMANDS = {  # module, and line in `--help`, by name of the command
     "chat": ("localdflash.cli.chat_command", "Chat with the model, or answer one prompt."),
     "complete": ("localdflash.cli.complete_command", "Complete the code at FILE:LINE:COL."),
     "serve": ("localdflash.cli.serve", "Run the daemon that editors and the other commands share."),
@@ -42,7 +42,7 @@ COMMANDS = {  # module and line in `--help` by name
 
 
 class LazyGroup(click.Group):
-    """Group whose commands are stubs with a help line; a command's module is imported when the command is called."""
+    """Group of stubs with a help line each. When a command is called, its module is imported and replaces the stub."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(
@@ -56,7 +56,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Replace the stub by the command."""
+        """Return the command itself instead of its stub."""
         name, stub, rest = super().resolve_command(ctx, args)
         return name, stub and importlib.import_module(COMMANDS[str(name)][0]).command, rest
 
@@ -80,14 +80,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # an ASCII terminal must not turn an answer into a failure
+            stream.reconfigure(errors="backslashreplace")  # so that an answer can be printed on an ASCII terminal
     run = {"debug": False}
     try:
         result = cli.main(arguments, prog_name="localdflash", standalone_mode=False, obj=run)
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
         if COMPLETION_VARIABLE in os.environ:
-            return 1  # a shell prints any output into the line that is being typed
+            return 1  # without output, which the shell would print into the line being typed
         if run["debug"]:
             traceback.print_exception(error)
         return _report(error)

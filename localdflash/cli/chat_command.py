@@ -16,7 +16,7 @@ from localdflash.cli import shell_completion
 from localdflash.cli.options import (
     chat_pair_options,
     daemon_option,
-    given,
+    given_options,
     no_draft_option,
     requested_engine,
     sampling_options,
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from localdflash.chat.messages import Attachment
 
 ResumedChat = int | Literal["latest"] | None
-ESCAPE_MS = "40"  # delay after which Esc is a key, not the start of an escape sequence
-NOT_256_COLOURS = r"^(linux|vt\d+|ansi|cygwin|sun)|16color|direct|truecolor"  # terminal types
-MAX_ANSWER_TOKENS = 256  # default for printed answers
+ESCAPE_MS = "40"  # after this delay, Esc counts as a key, not as the start of an escape sequence
+NOT_256_COLOURS = r"^(linux|vt\d+|ansi|cygwin|sun)|16color|direct|truecolor"  # values of TERM
+MAX_ANSWER_TOKENS = 256  # default of --max-tokens for printed answers
 
 
 @click.command()
@@ -113,7 +113,7 @@ def command(
 
 
 def _read_prompt(prompt: str | None) -> "tuple[str | None, tuple[Attachment, ...]]":
-    """Return the prompt and its attachments, from the option or stdin; None if the user will type it."""
+    """Return the prompt and its attachments, from -p or stdin; the prompt is None if the user will type it."""
     if prompt is None and sys.stdin and sys.stdin.isatty():
         return None, ()
     from localdflash.cli.console_chat import read_attachment, read_mentions, read_stdin
@@ -124,7 +124,7 @@ def _read_prompt(prompt: str | None) -> "tuple[str | None, tuple[Attachment, ...
 
 
 def chats_file() -> Path:
-    """Return the database of chats."""
+    """Return the path of the database of chats."""
     return paths.data_folder() / "chats.db"
 
 
@@ -139,8 +139,8 @@ def _run_screen(
 ) -> int:
     os.environ.setdefault("ESCDELAY", ESCAPE_MS)
     if not os.environ.get("COLORTERM") and not re.search(NOT_256_COLOURS, os.environ.get("TERM", "")):
-        os.environ.setdefault("TEXTUAL_COLOR_SYSTEM", "256")  # Rich assumes 16 for most terminal names
-    gc.disable()  # 20 collections would run while these modules are imported
+        os.environ.setdefault("TEXTUAL_COLOR_SYSTEM", "256")  # Rich assumes 16 colours for most values of TERM
+    gc.disable()  # else 20 garbage collections slow down the imports
     from localdflash.cli.output import say
     from localdflash.tui.app_base import ChatStart
     from localdflash.tui.chat_app import ChatApp
@@ -153,7 +153,7 @@ def _run_screen(
     app.run()
     if chats and app.talk.chat_id:
         say(f"localdflash chat --resume {app.talk.chat_id} continues this chat")
-    gc.freeze()  # saves the last collection at exit
+    gc.freeze()  # saves the garbage collection at exit
     return app.return_code or 0
 
 
@@ -179,11 +179,12 @@ def _system_prompt(system: str, role: str | None) -> str:
 def _source(
     ctx: click.Context, options: dict[str, Any], *, private: bool = False, stages: bool = True, no_draft: bool = False
 ) -> "ServerSource":
-    """Return the server that answers. `private`: a private daemon, which `no_draft` needs. `stages`: show loading."""
+    """Return the server that answers. `private`: a private daemon; `no_draft` needs one. `stages`: report stages."""
     from localdflash.chat.answer_sources import NamedServer, PrivateDaemon, SharedDaemon
 
     server = load_config().server
     if server.url and not private:
-        return NamedServer(server.url, server.key_path, options["pair"] if "pair" in given(ctx, options) else "")
+        model = options["pair"] if "pair" in given_options(ctx, options) else ""
+        return NamedServer(server.url, server.key_path, model)
     engine = requested_engine(ctx, {**options, "no_draft": no_draft} if private else options, "chat")
     return (PrivateDaemon if private else SharedDaemon)(engine, shows_stages=stages)

@@ -1,4 +1,4 @@
-"""`localdflash complete FILE:LINE:COL`: print the text to insert at a cursor."""
+"""`localdflash complete FILE:LINE:COL`: print the completion at a cursor."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.options import (
     completion_pair_options,
     daemon_option,
-    given,
+    given_options,
     no_draft_option,
     requested_engine,
     sampling_options,
@@ -39,7 +39,7 @@ from localdflash.text.syntax import language_of
 if TYPE_CHECKING:
     from localdflash.lsp.engine_completer import Event
 
-MAX_RESTARTS = 2  # of the daemon, for one completion
+MAX_RESTARTS = 2  # restarts of the daemon for one completion
 MAX_FILE_BYTES = 4_000_000
 INDEXING_SECONDS = 3.0  # maximum time to index the repository
 
@@ -87,7 +87,7 @@ def command(
         "mode": "line" if one_line else "auto",
     }
     interrupt = Interrupt()
-    remote = RemoteServer.of(load_config(), options["pair"] if "pair" in given(ctx, options) else "")
+    remote = RemoteServer.of(load_config(), options["pair"] if "pair" in given_options(ctx, options) else "")
     if no_daemon or no_draft:
         with private.private_daemon(
             requested_engine(ctx, {**options, "no_draft": no_draft}, "completion"), say
@@ -113,7 +113,7 @@ def command(
 
 
 class Completion(NamedTuple):
-    """Inserted text, finish reason, statistics, and (from the daemon) the prompt's parts and token budget."""
+    """Inserted text, finish reason, statistics, and, from the daemon only, parts and token budget of the prompt."""
 
     text: str
     finish: str
@@ -122,7 +122,7 @@ class Completion(NamedTuple):
 
 
 def _complete_by_daemon(engine: EngineSpec, body: Mapping[str, object], interrupt: Interrupt) -> Completion:
-    """Complete with the daemon. If the daemon ends, restart it and repeat the request, up to `MAX_RESTARTS` times."""
+    """Complete with the daemon. If the daemon exits, restart it and request again, up to `MAX_RESTARTS` times."""
     client = ensure_daemon(engine, say)
     for _ in range(MAX_RESTARTS):
         with suppress(EngineDisconnect, DeviceError):
@@ -136,7 +136,7 @@ def _complete_by_daemon(engine: EngineSpec, body: Mapping[str, object], interrup
 
 
 def _remote_events(server: RemoteServer, body: Mapping[str, object]) -> "Generator[Event, None, None]":
-    """Yield the events of a completion by the server that the settings name."""
+    """Yield the events of a completion by the remote server in the settings."""
     from localdflash.lsp.remote.remote_completer import find_server
 
     with asyncio.Runner() as runner:
@@ -161,7 +161,7 @@ def _request_completion(client: Client, body: Mapping[str, object], interrupt: I
 def _read_completion(
     events: "Generator[Event, None, None] | Generator[Json, None, None]", interrupt: Interrupt
 ) -> Completion:
-    """Join the events of a completion, up to an interrupt."""
+    """Join the events of a completion until its end, or until Ctrl-C."""
     text, finish = "", "cancelled"
     numbers: dict[str, Any] = {}
     explained: dict[str, Any] = {}
@@ -171,7 +171,7 @@ def _read_completion(
             explained = {name: event[name] for name in ("prompt", "budget") if name in event} or explained
             if "steps" in event.get("timings", ()):
                 numbers = _statistics(event["timings"])
-            elif "finish" in event:  # a remote server reports nothing else
+            elif "finish" in event:  # a remote server reports no other statistics
                 numbers = {"tokens": event.get("tokens", 0)}
             finish = event.get("finish") or finish
             text += event.get("text") or ""
@@ -179,7 +179,7 @@ def _read_completion(
 
 
 def sampling_fields(params: SamplingParams, max_tokens: int) -> dict[str, object]:
-    """Return a request's fields without defaults. Sampling gets a seed: a repeated request has the same answer."""
+    """Return the fields that are not defaults. With sampling, add a seed, so that a repeated request is identical."""
     fields: dict[str, object] = {"temperature": params.temperature, "max_tokens": max_tokens}
     default = SamplingParams()
     for name in ("top_k", "top_p", "min_p", "repetition_penalty"):
@@ -200,8 +200,8 @@ def _statistics(timings: Json) -> dict[str, Any]:
 
 
 def offset_of(text: str, line: int, column: int) -> int:
-    """Return the offset of line and column (from 1, in characters); UsageError if they are outside the text."""
-    lines = text.split("\n")  # as editors do; str.splitlines also splits at form feeds
+    """Return the character offset of line and column, both from 1; UsageError if they are outside the text."""
+    lines = text.split("\n")  # like editors; str.splitlines would also split at form feeds
     if not 1 <= line <= len(lines):
         raise UsageError(f"line {line} is outside the file, whose last line is {len(lines)}")
     width = len(lines[line - 1])
@@ -213,7 +213,7 @@ def offset_of(text: str, line: int, column: int) -> int:
 
 
 def check_allowed(path: Path) -> bool:
-    """Return whether git ignores a file; UsageError if it must not be put into a prompt."""
+    """Raise UsageError if a file must not be put into a prompt; otherwise return whether git ignores the file."""
     from localdflash.code.context.denied import Refusal
     from localdflash.code.context.index import Workspace
 
@@ -225,12 +225,12 @@ def check_allowed(path: Path) -> bool:
 
 
 def repository_of(path: Path) -> Path | None:
-    """Return the top folder of the repository that a file lies in."""
+    """Return the top folder of the git repository that contains a file, or None."""
     return next((folder for folder in path.absolute().parents if (folder / ".git").exists()), None)
 
 
 def context_of(path: Path, root: Path, text: str, line: int) -> list[dict[str, Any]]:
-    """Return other code of the file's repository for the prompt; `line` counts from 0."""
+    """Return code from other files of the repository for the prompt; `line`, the cursor's, counts from 0."""
     from localdflash.code.context.context import OpenFile
     from localdflash.code.context.edits import EditHistory
     from localdflash.code.context.gather import gather
@@ -249,7 +249,7 @@ def context_of(path: Path, root: Path, text: str, line: int) -> list[dict[str, A
 
 
 def explained_lines(explained: dict[str, Any]) -> Iterator[str]:
-    """Yield the budget and the parts of a prompt, as a table; lines count from 1."""
+    """Yield the lines of a table with the budget and the parts of a prompt."""
     budget, parts = explained["budget"], explained["prompt"]
     yield (
         f"context {budget['context']} tokens: prompt {budget['prompt']} (other code at most {budget['head']}, suffix"
@@ -264,7 +264,7 @@ def explained_lines(explained: dict[str, Any]) -> Iterator[str]:
 
 
 def _report_cuts(explained: dict[str, Any]) -> None:
-    """If the prompt does not hold the whole file, report its lines on stderr."""
+    """If the prompt lacks a part of the file, report on stderr which lines it has."""
     in_file = [part for part in explained.get("prompt", ()) if part["lines"]]
     if any(part["cut"] for part in in_file):
         say(f"The prompt holds lines {in_file[0]['lines'][0] + 1} to {in_file[-1]['lines'][1] + 1}; see --explain.")

@@ -1,4 +1,4 @@
-"""`localdflash config`: the settings in effect, and where each comes from."""
+"""`localdflash config`: show the settings and the source of each, or change one."""
 
 from dataclasses import asdict
 from typing import Any

@@ -1,4 +1,4 @@
-"""`localdflash connect`: a coding agent's settings for this engine, printed, written or tried."""
+"""`localdflash connect`: print, write or try the settings with which a coding agent uses the daemon."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.base.files import paths
 from localdflash.cli.output import say
 
-NAME = "localdflash"  # of the provider and of the model
+NAME = "localdflash"  # name of the provider and of the model
 DEFAULT_PORT, DEFAULT_CONTEXT = 8080, 32768
 QUESTION = "Say hello."
 PROGRAMS = ("claude", "codex", "opencode", "pi", "aider", "zed", "continue", "llm")
@@ -55,7 +55,7 @@ models:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings file of an agent: a JSON object to merge, or text to append. `alone`: never append."""
+    """Settings file of an agent: a JSON object to merge, or text to append. `alone`: only write to an empty file."""
 
     path: Path
     content: Mapping[str, Any] | str
@@ -67,7 +67,7 @@ class Settings:
         return self.content if isinstance(self.content, str) else json.dumps(self.content, indent=2) + "\n"
 
     def write(self) -> None:
-        """Merge the settings into the file; UsageError if that is impossible. A second time nothing changes."""
+        """Merge the settings into the file; UsageError if that is impossible. A repeated call changes nothing."""
         from localdflash.base.files.json_file import replace_file
 
         before = self.path.read_text("utf-8") if self.path.exists() else ""
@@ -81,14 +81,14 @@ class Settings:
         else:
             try:
                 after = json.dumps(_merge(json.loads(before or "{}"), self.content), indent=2) + "\n"
-            except (ValueError, TypeError):  # comments, as in Zed's, or no object
+            except (ValueError, TypeError):  # the file has comments, as Zed's may, or is no object
                 raise refusal from None
         replace_file(self.path.resolve(), after)  # follows a symbolic link
 
 
 @dataclass(frozen=True)
 class Agent:
-    """Agent, its command, and the arguments for one turn. The key is in `key_variable` or follows `key_option`."""
+    """Coding agent: command, arguments for one turn. The API key goes into `key_variable`, or after `key_option`."""
 
     settings: Settings
     command: Sequence[str] = ()
@@ -96,8 +96,8 @@ class Agent:
     key_variable: str = ""
     key_option: str = ""
 
-    def shell(self, key_file: Path) -> str:
-        """Return the command as a line for a shell."""
+    def shell_command(self, key_file: Path) -> str:
+        """Return the command as a shell command line that reads the key from its file."""
         key = f'"$(cat {shlex.quote(str(key_file))})"'
         variable = f"{self.key_variable}={key} " if self.key_variable else ""
         return variable + shlex.join(self.command) + (f" {self.key_option} {key}" if self.key_option else "")
@@ -115,14 +115,14 @@ class Agent:
             raise LocaldflashError(f"{program}: failed (exit code {done.returncode})")
 
 
-def agent_of(program: str, url: str, key_file: Path, key: str, context: int) -> Agent:
-    """Return an agent, set up for the engine at `url`."""
+def make_agent(program: str, url: str, key_file: Path, key: str, context: int) -> Agent:
+    """Return the agent `program` with settings for the daemon at `url`."""
     model: dict[str, Any]
     options: list[str]
     api, home, cat = f"{url}/v1", Path.home(), f"cat {shlex.quote(str(key_file))}"
     match program:
         case "claude":
-            file = home / ".claude" / "localdflash.json"  # the user's own settings stay as they are
+            file = home / ".claude" / "localdflash.json"  # a separate file, so that the user's settings stay unchanged
             env = {"ANTHROPIC_BASE_URL": url, "CLAUDE_CODE_AUTO_COMPACT_WINDOW": str(context)}
             content: dict[str, Any] = {"apiKeyHelper": cat, "env": env}
             agent = Agent(Settings(file, content), ["claude", "--settings", str(file)], ["-p", QUESTION])
@@ -167,7 +167,7 @@ def agent_of(program: str, url: str, key_file: Path, key: str, context: int) -> 
 
 
 def _merge(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `old` with the values of `new`; objects in both are merged."""
+    """Return `old` updated by `new`; nested objects are merged."""
     both = {k: _merge(old[k], v) for k, v in new.items() if isinstance(v, dict) and isinstance(old.get(k), dict)}
     return {**old, **new, **both}
 
@@ -178,16 +178,16 @@ def _merge(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 @click.option("--check", is_flag=True, help="Run one turn with the written settings.")
 @click.option("--url", metavar="URL", help=f"Address of the engine, if its port is not {DEFAULT_PORT}.")
 def command(program: str, write: bool, check: bool, url: str | None) -> None:
-    """Print the settings of a coding agent for this engine, and the command that uses them."""
+    """Print the settings with which a coding agent uses the daemon, and the command that uses these settings."""
     from localdflash.models.config import load_config
-    from localdflash.server.client import find
+    from localdflash.server.client import find_daemon
     from localdflash.server.tcp import load_or_create_key
 
     url = (url or f"http://127.0.0.1:{load_config().server.port or DEFAULT_PORT}").rstrip("/").removesuffix("/v1")
-    client, key_file = find(), paths.key_file()
+    client, key_file = find_daemon(), paths.key_file()
     key = load_or_create_key(key_file)
     context = (client.get("/ps").get("context") if client else None) or DEFAULT_CONTEXT
-    agent = agent_of(program, url, key_file, key, context)
+    agent = make_agent(program, url, key_file, key, context)
     if write:
         agent.settings.write()
         say(f"{agent.settings.path}: written")
@@ -197,7 +197,7 @@ def command(program: str, write: bool, check: bool, url: str | None) -> None:
     if check:
         _check(agent, url, key)
     elif agent.command:
-        say(f"use it with: {agent.shell(key_file)}")
+        say(f"use it with: {agent.shell_command(key_file)}")
 
 
 def _check(agent: Agent, url: str, key: str) -> None:

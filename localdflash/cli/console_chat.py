@@ -1,4 +1,4 @@
-"""Chat with printed answers: one for a script, or line by line (`line_chat`). All but the answer goes to stderr."""
+"""Print answers: one answer for a script, or line by line (`line_chat`). Everything else goes to stderr."""
 
 import asyncio
 import os
@@ -20,15 +20,15 @@ from localdflash.cli.output import DAEMON_RESTARTED, print_json, print_json_line
 from localdflash.text.sanitize import sanitize
 from localdflash.text.thoughts import ThoughtSplit, split_thoughts
 
-MAX_STDIN_BYTES = 16 * 2**20  # the daemon's limit of a request
-NOT_IN_OPENAI = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}  # sampling parameters, with neutral values
+MAX_STDIN_BYTES = 16 * 2**20  # size limit of a request to the daemon
+NOT_IN_OPENAI = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}  # neutral value by name
 _COUNTS = ("tokens", "steps", "tau", "drafted", "accepted", "accept_by_slot", "steps_by_drafter")
 OutputFormat = Literal["text", "json", "jsonl"]
 Show = Callable[[str], None]
 
 
 class ConsoleChat:
-    """Chat with printed answers. Ctrl-C stops the current answer and sets `interrupt`. `is_stored`: on disk.
+    """Chat with printed answers. Ctrl-C stops the current answer and sets `interrupt`. `is_stored`: saved to disk.
 
     `wait` runs a coroutine to its end; Ctrl-C cancels it and raises KeyboardInterrupt.
     """
@@ -55,7 +55,7 @@ class ConsoleChat:
         if system:
             await self.talk.set_instructions(system)
         if self.talk.messages and self.talk.messages[-1].role == "user":
-            self.talk.remove_user_message()  # it was not answered
+            self.talk.remove_user_message()  # this message was not answered
 
     def text_of(self, number: str) -> str:
         """Return the text of message N, or of the last answer if `number` is "". UsageError if there is none."""
@@ -70,7 +70,7 @@ class ConsoleChat:
     def ask(
         self, text: str, show: Show, think: Show = lambda _: None, attachments: Sequence[Attachment] = ()
     ) -> Message:
-        """Send a message and return the answer; `think` gets the reasoning. On an error the message is removed."""
+        """Send a message and return the answer; `think` gets the reasoning. After an error, the message is removed."""
         self.talk.add_user_message(text, attachments)
         try:
             return self._answer(show, think)
@@ -79,7 +79,7 @@ class ConsoleChat:
             raise
 
     def retry(self, show: Show, think: Show) -> Message:
-        """Answer the last message again; on an error the previous answer stays. UsageError if there is no answer."""
+        """Answer the last message again; after an error, the old answer stays. UsageError if there is no message."""
         messages = list(self.talk.messages)
         self.talk.remove_answer()
         try:
@@ -95,7 +95,7 @@ class ConsoleChat:
         return self._answer(show, think, self.talk.messages[-1].text)
 
     def _answer(self, show: Show, think: Show, initial: str | None = None) -> Message:
-        """Return an answer to the messages, or the continuation of one with the text `initial`."""
+        """Answer the last message, or continue the last answer, whose text is `initial`; return the whole answer."""
 
         def start_split() -> ThoughtSplit:
             split = ThoughtSplit()
@@ -129,7 +129,7 @@ class ConsoleChat:
 
 @contextmanager
 def open_chat(source: ServerSource, chats: Path | None, settings: ChatSettings, system: str) -> Iterator[ConsoleChat]:
-    """Connect to the server of `source`, starting it if necessary, and open a chat; close both at the end."""
+    """Connect to the server `source`, start it if necessary, and yield a new chat; close both at the end."""
     answerer, was_lost = Answerer(source, say), False
 
     def report_restart(stage: str) -> None:
@@ -192,7 +192,7 @@ def read_mentions(prompt: str) -> tuple[Attachment, ...]:
 
 
 def answer_once(chat: ConsoleChat, prompt: str, form: OutputFormat, attachments: Sequence[Attachment] = ()) -> int:
-    """Print an answer; return the exit code."""
+    """Answer one prompt, print the answer in the given format, and return the exit code."""
     match form:
         case "text":
             answer = print_answer(lambda show, think: chat.ask(prompt, show, think, attachments))
@@ -217,7 +217,7 @@ def answer_once(chat: ConsoleChat, prompt: str, form: OutputFormat, attachments:
 
 
 def print_answer(ask: Callable[[Show, Show], Message]) -> Message:
-    """Stream an answer to stdout without its reasoning; report on stderr why it was cut."""
+    """Stream an answer to stdout without its reasoning. If the answer is cut, say on stderr why."""
     announces_thinking, write = sys.stderr.isatty(), sys.stdout.write
     if sys.stdout.isatty():
         from localdflash.cli.word_wrap import WordWrap
@@ -239,7 +239,7 @@ def print_answer(ask: Callable[[Show, Show], Message]) -> Message:
         answer = ask(show, think)
     except BaseException:
         if sys.stdout.isatty():
-            show("\n")  # with the word that was held back
+            show("\n")  # prints the word that was held back
         raise
     show("\n")
     if answer.finish == "repeat":
@@ -255,7 +255,7 @@ def _result(answer: Message) -> dict[str, Any]:
 
 
 def statistics(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the statistics of an answer to print; a remote server reports at most tokens and their speed."""
+    """Return the statistics of an answer for JSON. A remote server reports no more than tokens and speed."""
     if "steps" not in numbers:
         return {name: numbers[name] for name in ("tokens", "tokens_per_second") if name in numbers}
     by_drafter = {name or "none": steps for name, steps in numbers["steps_by_drafter"].items()}

@@ -1,4 +1,4 @@
-"""Ctrl-C stops the generation; a second Ctrl-C ends the command."""
+"""Handle Ctrl-C: the first stops the generation, the second ends the command."""
 
 import signal
 from collections.abc import Callable, Generator, Iterator
@@ -10,15 +10,14 @@ T = TypeVar("T")
 
 
 class Interrupt:
-    """Context whose first SIGINT sets `is_set` and ends `each`, or calls `stop`; the next raises KeyboardInterrupt."""
+    """Context manager: the first SIGINT sets `is_set`, and ends `each` or calls `stop`; the next one is raised."""
 
     def __init__(self, stop: Callable[[], object] = lambda: None) -> None:
-        self.is_set = False
-        self._stop = stop
+        self.is_set, self._stop = False, stop
         self._is_repeated = self._is_waiting = False
 
     def each(self, items: Generator[T, None, None]) -> Iterator[T]:
-        """Yield the items up to the first SIGINT, even while waiting for the next one; the generator is then closed."""
+        """Yield the items until SIGINT, which also interrupts the wait for an item; then close the generator."""
         with closing(items):
             while not self.is_set:
                 try:

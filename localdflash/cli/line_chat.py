@@ -1,4 +1,4 @@
-"""Line-by-line chat: for screen readers, simple terminals and pipes."""
+"""Chat line by line, for screen readers, simple terminals and pipes."""
 
 import io
 import sys
@@ -58,13 +58,13 @@ def _read_line(prompt: str) -> str:
 
 
 def _has_typed() -> bool:
-    """Return whether the interrupted line has text; False where `readline` is missing."""
+    """Return whether the line that Ctrl-C interrupted has text; False if `readline` is missing."""
     readline = sys.modules.get("readline")
     return bool(readline and readline.get_line_buffer())
 
 
 def exchange(ask: Callable[[Show, Show], Message]) -> bool:
-    """Stream an answer and print its statistics; if an error ends it, print the error and return False."""
+    """Stream an answer, print its statistics and return True; after an error, print the error and return False."""
     try:
         answer = print_answer(ask)
     except ContextOverflow as error:
@@ -78,7 +78,7 @@ def exchange(ask: Callable[[Show, Show], Message]) -> bool:
 
 
 def _summary(answer: Message) -> str:
-    """Describe an answer: model, tokens, speed and tokens per verify step, as far as the server reports them."""
+    """Describe an answer: model, tokens, speed and tokens per verify step, if the server reported them."""
     numbers = answer.numbers
     if "tokens" not in numbers:
         return "[stopped]"
@@ -92,11 +92,11 @@ def _summary(answer: Message) -> str:
 
 
 class LineChat:
-    """Chat that reads lines: `/command` is a method `do_command`, `!command` runs in a shell, other lines are sent."""
+    """Chat that reads lines: `/NAME` calls the method `do_NAME`, `!command` runs in a shell, other lines are sent."""
 
     def __init__(self, chat: ConsoleChat, files: AttachableFiles) -> None:
         self._chat, self._files, self._has_quit = chat, files, False
-        self._outputs: list[Attachment] = []  # of shell commands, for the next message
+        self._outputs: list[Attachment] = []  # outputs of shell commands, for the next message
 
     def read_lines(self) -> None:
         """Handle lines until the input ends or the user quits; print errors."""
@@ -155,7 +155,7 @@ class LineChat:
 
     def do_new(self) -> None:
         """Start a new chat."""
-        self._chat.talk.new()
+        self._chat.talk.start_new_chat()
         say("A new conversation.")
 
     def do_quit(self) -> None:
@@ -212,7 +212,7 @@ class LineChat:
         """Show or change the settings."""
         if assignment:
             name, _, value = assignment.replace("=", " ").partition(" ")
-            self._chat.talk.settings = self._chat.talk.settings.changed(name, value)
+            self._chat.talk.settings = self._chat.talk.settings.with_value(name, value)
         settings = asdict(self._chat.talk.settings)
         if settings["seed"] is None:
             settings["seed"] = "none"
@@ -237,7 +237,7 @@ class LineChat:
         say(f"{project.FILE_NAME} {state}: {file.path}")
 
     def _attach_project(self) -> None:
-        """Send the project's instructions if the user allowed it; if the user has not decided, print how to."""
+        """Send the project's instructions if the user allowed it; if that is not decided yet, say how to decide."""
         file = project.find_project_file(Path.cwd())
         if file is None or file.allowed is False:
             return
@@ -252,7 +252,7 @@ class LineChat:
 
 
 def _copy_by_terminal(text: str) -> None:
-    """Ask the terminal to copy (OSC 52), if stdout is one."""
+    """If stdout is a terminal, let the terminal copy the text to the clipboard (OSC 52)."""
     if sys.stdout.isatty():
         sys.stdout.write(f"\x1b]52;c;{b64encode(text.encode()).decode()}\a")
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""`localdflash lsp`: run the language server that editors start, or connect to."""
+"""`localdflash lsp`: run the language server, which an editor starts or connects to."""
 
 import os
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import click
 
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.base.files import paths
-from localdflash.cli.options import completion_pair_options, given, requested_engine
+from localdflash.cli.options import completion_pair_options, given_options, requested_engine
 from localdflash.models.config import load_config
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def command(ctx: click.Context, /, port: int | None, path: Path | None, **option
 
     config = load_config()
     usage = usage_file() if config.completion.stats == "on" else None
-    model = options["pair"] if "pair" in given(ctx, options) else ""
+    model = options["pair"] if "pair" in given_options(ctx, options) else ""
     engine = RemoteServer.of(config, model) or requested_engine(ctx, options, "completion")
     transport.silence_pygls()
     if port is None and path is None:
@@ -55,9 +55,9 @@ def command(ctx: click.Context, /, port: int | None, path: Path | None, **option
 
 @contextmanager
 def _unix(path: Path) -> "Iterator[socket.socket]":
-    """Yield a listening Unix socket, removed at the end; UsageError if the path or its folder is unsuitable."""
+    """Yield a listening Unix socket, and remove it at the end. UsageError if the path or its folder is unsuitable."""
     from localdflash.base.system import unix_socket
-    from localdflash.server.sockets import AlreadyRunning, lifetime, listening_socket, prepare_folder
+    from localdflash.server.sockets import AlreadyRunning, listening_socket, path_lock, prepare_folder
 
     if not unix_socket.IS_SUPPORTED:
         raise UsageError("--socket: Windows has no Unix sockets; use --port")
@@ -70,10 +70,10 @@ def _unix(path: Path) -> "Iterator[socket.socket]":
         prepare_folder(path)
     except LocaldflashError:
         raise UsageError(
-            f"--socket {path}: its folder is missing or accessible to other users; run `chmod 700`, or choose another"
+            f"--socket {path}: its folder cannot be created or is accessible to other users; run `chmod 700` on it"
         ) from None
     try:
-        with lifetime(path), listening_socket(path) as listener:
+        with path_lock(path), listening_socket(path) as listener:
             yield listener
     except AlreadyRunning:
         raise UsageError(

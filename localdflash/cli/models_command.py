@@ -8,7 +8,7 @@ import click
 
 from localdflash.cli import shell_completion
 from localdflash.cli.output import print_fields, print_json, print_table
-from localdflash.cli.plan import plan, ps, rate
+from localdflash.cli.plan import format_rate, plan, ps
 from localdflash.cli.pull import pull, remove
 from localdflash.loading.plan.describe_pair import run_types
 from localdflash.models.memory.parts import format_bytes
@@ -48,7 +48,7 @@ def list_pairs(as_json: bool) -> None:
     rows = (
         (
             *(pair.id, _memory(pair), _verdict(one)),
-            "-" if one.tokens_per_second is None else f"{rate(one.tokens_per_second)}/s",
+            "-" if one.tokens_per_second is None else f"{format_rate(one.tokens_per_second)}/s",
             pair.drafter.kind if pair.drafter else "none",
             "missing" if missing_files(pair) else "here",
             _on_disk(pair),
@@ -77,7 +77,8 @@ def recommend(as_json: bool) -> None:
         return
     for one in found:
         here = "here" if not missing_files(one.pair) else f"localdflash models pull {one.pair.id}"
-        print(f"{one.role}: {one.pair.id}, {_memory(one.pair)}, about {rate(one.tokens_per_second)} tok/s ({here})")
+        rate = format_rate(one.tokens_per_second)
+        print(f"{one.role}: {one.pair.id}, {_memory(one.pair)}, about {rate} tok/s ({here})")
         if one.larger:
             print(f"  not {one.larger.id}: {one.against_larger}")
     if found:
@@ -103,7 +104,7 @@ def show(spec: str, drafter: str | None, as_json: bool) -> None:
 
 
 def _verdict(one: "PairAssessment") -> str:
-    """Return the backend that runs the pair on this machine, or why none does."""
+    """Return the backend that runs the pair on this machine, or the reason why none does."""
     if one.backend is None:
         return "nothing yet"
     if not one.fits:
@@ -112,7 +113,7 @@ def _verdict(one: "PairAssessment") -> str:
 
 
 def _document(pair: PairEntry) -> dict[str, Any]:
-    """Return an entry as JSON values, sizes in bytes; `to_fetch` is None if the size of a download is unknown."""
+    """Return a pair as JSON values; sizes are in bytes. `to_fetch`: size of the missing files, None if unknown."""
     from localdflash.loading.plan.here import why_not
 
     return asdict(pair) | {
@@ -144,8 +145,8 @@ def _fields(pair: PairEntry) -> Iterator[tuple[str, str]]:
     yield "licence", _or_unknown(pair.licence)
     yield "memory", _memory(pair)
     yield "runs on", ", ".join(pair.backends) or "none yet"
-    shipped = pair.origin == shipped_file()
-    if shipped:
+    is_shipped = pair.origin == shipped_file()
+    if is_shipped:
         yield "ran", _ran(pair.ran, pair.by_parts, f"with {pair.ran_with}" if pair.ran_with else "")
     yield "completion", pair.fim or "no fill-in-the-middle format"
     yield "target", f"{pair.target.name} ({_or_unknown(pair.target.quantization)})"
@@ -154,7 +155,7 @@ def _fields(pair: PairEntry) -> Iterator[tuple[str, str]]:
         yield "  weights", types
     if pair.drafter:
         yield "drafter", f"{pair.drafter.name} ({_shape(pair.drafter)})"
-        if shipped:
+        if is_shipped:
             yield "  ran", _ran(pair.drafter.ran, pair.drafter.by_parts, "drafters of its kind")
         yield from _source_fields(pair.drafter)
     elif pair.match and pair.match.drafter:
@@ -175,7 +176,7 @@ def _fields(pair: PairEntry) -> Iterator[tuple[str, str]]:
 
 
 def _source_fields(source: FileSource) -> Iterator[tuple[str, str]]:
-    """Yield the registry's pins of a file, or else what its download recorded."""
+    """Yield revision and hash of a file, as the registry pins them or as its download recorded them."""
     record = records.current(source.path)
     if source.package:
         yield "  package", source.package.requirement
@@ -192,7 +193,7 @@ def _source_fields(source: FileSource) -> Iterator[tuple[str, str]]:
 
 
 def _ran(ran: tuple[str, ...], by_parts: tuple[str, ...], how: str) -> str:
-    """Return the backends on which tests ran a model, or parts of it."""
+    """Return the backends on which tests ran a whole model, or parts of it."""
     parts = f"by parts on {', '.join(by_parts)}" if by_parts else ""
     return ", ".join(filter(None, (f"on {', '.join(ran)}" if ran else "", parts, how if ran else ""))) or "on none yet"
 

@@ -1,4 +1,4 @@
-"""Offer to pull the default pairs of chat and completions: once, on a terminal. The answer is remembered."""
+"""Offer to download the default chat pair and completion pair, once, on a terminal. The answer is remembered."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +19,7 @@ QUESTION = (
 
 
 def offer_better_pair(pair: str) -> str:
-    """Offer to pull the default pairs; return the chat pair to use: `pair`, if there was nothing to offer."""
+    """Offer to download the default pairs. Return the chat pair to use; it is `pair` if nothing was offered."""
     from localdflash.models.registry.hub import offline
 
     config = load_config()
@@ -32,14 +32,14 @@ def offer_better_pair(pair: str) -> str:
     question = QUESTION.format(about=about, megabytes=_megabytes(pairs[0]))
     if click.confirm(question, default=None, err=True):
         _pull(pairs)
-    with suppress(OSError, LocaldflashError):  # the next chat asks again
+    with suppress(OSError, LocaldflashError):  # then the next chat asks again
         create_private(answer_file().parent)
         answer_file().touch()
     return chat_pair(config)
 
 
 def better_pair_hint(pair: str) -> str:
-    """Return how to get the default chat pair if the embedded pair answers because it is missing, else ""."""
+    """If the embedded pair answers because the default chat pair is missing, return how to get that; else ""."""
     from localdflash.models.load_options import Options
 
     pairs = missing_default_pairs(load_config()) if pair == Options().pair else []
@@ -49,7 +49,7 @@ def better_pair_hint(pair: str) -> str:
 
 
 def answer_file() -> Path:
-    """Return the file that exists once the offer was answered."""
+    """Return the path of a file that exists once the offer was answered."""
     return data_folder() / "pull-offered"
 
 

@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Command-line options that several commands share."""
 
 import os
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def _setting(name: str, help_text: str, **more: Any) -> Callable[[Command], Command]:
-    """Return an option whose default is the setting `model.NAME`, read if the option was not given."""
+    """Return an option whose default is the setting `model.NAME`. The setting is read only if the default is needed."""
     default = lambda: getattr(load_config().model, name)  # noqa: E731
     option, default_text = f"--{name.replace('_', '-')}", f"setting model.{name}"
     return click.option(option, default=default, show_default=default_text, help=help_text, **more)
@@ -99,7 +99,7 @@ def _pair_options(default_text: str, **more: Any) -> Callable[[Command], Command
 
 
 pair_options = _pair_options("setting model.pair", default=lambda: load_config().model.pair)
-# In the next two, `pair` is None unless the user gives it: see `requested_engine`.
+# With the next two, `pair` is None if the user did not give --pair; `requested_engine` chooses the pair then.
 chat_pair_options = _pair_options(f"setting chat.pair, else model.pair, else {defaults.CHAT} if it is downloaded")
 completion_pair_options = _pair_options(
     f"setting completion.pair, else model.pair, else {defaults.CODE} if it is downloaded"
@@ -116,15 +116,14 @@ sampling_options = _all_of(
 
 
 def take_sampling(options: dict[str, Any]) -> dict[str, Any]:
-    """Remove the sampling options from `options`; return those that the user gave, validated."""
-    popped = {name: options.pop(name) for name, _, _ in _SAMPLING}
-    sampling = {name: value for name, value in popped.items() if value is not None}
+    """Remove the sampling options from `options`; return those that the user gave, or raise UsageError if invalid."""
+    sampling = {name: value for name, _, _ in _SAMPLING if (value := options.pop(name)) is not None}
     SamplingParams(**sampling)
     return sampling
 
 
 def requested_engine(ctx: click.Context, options: dict[str, Any], role: PairRole | None = None) -> EngineSpec:
-    """Return the daemon settings that pair options request; a running daemon must have those that the user gave."""
+    """Return the daemon that pair options request. A running daemon must have the options that the user gave."""
     options = {**options, "drafter": _absolute_path(options["drafter"])}
     if options["pair"] is None:
         del options["pair"]
@@ -133,24 +132,24 @@ def requested_engine(ctx: click.Context, options: dict[str, Any], role: PairRole
     default = defaults.chat_pair if role == "chat" else defaults.completion_pair
     return EngineSpec(
         options,
-        given(ctx, options),
+        given_options(ctx, options),
         load_config().server.idle_minutes,
         role,
         lambda: _absolute_pair(default(load_config())),
     )
 
 
-def given(ctx: click.Context, options: dict[str, Any]) -> set[str]:
+def given_options(ctx: click.Context, options: dict[str, Any]) -> set[str]:
     """Return the names of the options that were given on the command line."""
     return {name for name in options if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
 
 
 def _absolute_pair(pair: str) -> str:
-    """Return a pair's id, or its absolute path, which a process in another folder needs."""
+    """Return a pair's id, or its absolute path, because the daemon runs in another folder."""
     is_path = pair.endswith((".gguf", ".safetensors")) or "/" in pair or os.sep in pair
     return _absolute_path(pair) if is_path else pair
 
 
 def _absolute_path(path: str) -> str:
-    """Return an absolute path; "" and names of the hub or of Ollama are returned unchanged."""
+    """Return an absolute path; return "", `hf:` and `ollama:` names unchanged."""
     return path if not path or path.startswith(("hf:", "ollama:")) else str(Path(path).expanduser().absolute())

@@ -1,4 +1,4 @@
-"""Print tables, fields and JSON to stdout, messages and progress to stderr; control characters are escaped."""
+"""Print tables, fields and JSON to stdout, messages and progress to stderr. Control characters are escaped."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def print_fields(fields: Iterable[tuple[str, str]]) -> None:
-    """Print `name  value` lines, values aligned."""
+    """Print a line `name  value` for each field; the values are aligned."""
     lines = list(fields)
     width = max(len(name) for name, _ in lines)
     for name, value in lines:
@@ -27,23 +27,23 @@ def print_fields(fields: Iterable[tuple[str, str]]) -> None:
 
 
 def print_json(value: object) -> None:
-    """Print one JSON document, ASCII, indented."""
+    """Print one JSON document, indented and in ASCII."""
     print(json.dumps(value, indent=2))
 
 
 def print_json_line(value: object) -> None:
-    """Print JSON on one line, ASCII, at once."""
+    """Print JSON on one line in ASCII, and flush it."""
     print(json.dumps(value), flush=True)
 
 
 def say(line: str) -> None:
-    """Print a line for the user on stderr, unless stderr is closed or its disk is full."""
+    """Print a line for the user on stderr; ignore a closed stderr, or a full disk."""
     with suppress(OSError):
         print(printable(line), file=sys.stderr, flush=True)
 
 
 class ProgressBar:
-    """Progress bar on stderr, shown after `delay` seconds; it disappears at the end. Call it with done and total."""
+    """Progress bar on stderr, shown after `delay` seconds and removed at the end. Call it with done and total."""
 
     def __init__(self, description: str, unit: str = "B", delay: float = 0.0) -> None:
         from tqdm import tqdm

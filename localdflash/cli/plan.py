@@ -1,4 +1,4 @@
-"""`localdflash models plan` and `ps`: the memory of pairs part by part, planned before the download, and measured."""
+"""`localdflash models plan` and `ps`: memory of a pair by part, planned before its download, and measured."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from localdflash.loading.plan.planner import Plan, RegistryOnly, Speed
     from localdflash.models.backend_names import Backend
 
-MAX_CACHED_BYTES = 64_000_000  # weights that the caches of a processor may hold
+MAX_CACHED_BYTES = 64_000_000  # fewer bytes of weights may stay in the processor's caches
 
 
 @click.command()
@@ -66,7 +66,7 @@ def plan(
 
 
 def _plan_by_registry(error: "RegistryOnly", as_json: bool) -> int:
-    """Print a plan from registry data for a pair whose files cannot be read; return the exit code."""
+    """Print a plan from registry data, for a pair whose files cannot be read, and return the exit code."""
     from localdflash.loading.plan.planner import plan_by_registry
 
     result = plan_by_registry(error.pair)
@@ -101,17 +101,17 @@ def _speed(speed: "Speed") -> Iterator[tuple[str, str]]:
     yield "memory bandwidth", f"{bandwidth.value:.1f} GB/s, {bandwidth.how}, {bandwidth.day}"
     read = format_bytes(speed.bytes_per_token)
     cached = "; more while they stay in a cache" if speed.bytes_per_token < MAX_CACHED_BYTES else ""
-    speed_text = f"at most {rate(speed.plain)} tokens/s without drafts: {read} of weights are read for each{cached}"
-    yield "speed, estimated", speed_text
+    source = f"{read} of weights are read for each{cached}"
+    yield "speed, estimated", f"at most {format_rate(speed.plain)} tokens/s without drafts: {source}"
     if speed.tau and speed.drafted:
         tau = f"{speed.tau.value:.2f} tokens per verify step ({speed.tau.how}, {speed.tau.day})"
-        yield "with drafts", f"at most {rate(speed.drafted)} tokens/s: {tau}"
+        yield "with drafts", f"at most {format_rate(speed.drafted)} tokens/s: {tau}"
     else:
         yield "with drafts", "not known: no acceptance of this pair was measured here"
 
 
-def rate(tokens_per_second: float) -> str:
-    """Format a speed: one decimal below 10."""
+def format_rate(tokens_per_second: float) -> str:
+    """Format a speed, with one decimal if it is below 10."""
     return f"{tokens_per_second:.0f}" if tokens_per_second >= 10 else f"{tokens_per_second:.1f}"
 
 
@@ -119,9 +119,9 @@ def rate(tokens_per_second: float) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, sizes in bytes.")
 def ps(as_json: bool) -> None:
     """Show the loaded pairs with roles and memory, planned and measured, by part. Exit code 1 without a daemon."""
-    from localdflash.server.client import find
+    from localdflash.server.client import find_daemon
 
-    client = find()
+    client = find_daemon()
     if client is None:
         raise LocaldflashError("no daemon is running; `localdflash serve` starts one")
     state: Mapping[str, Any] = client.get("/ps")

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from localdflash.models.registry.download import DownloadReport
     from localdflash.models.registry.pair_entry import PairEntry
 
-ASK_BYTES = 50 * 10**9  # larger downloads need confirmation
-LINE_SECONDS = 10.0  # between progress lines in a log
-JSON_SECONDS = 0.1  # between progress lines for a program that shows its own bar
+ASK_BYTES = 50 * 10**9  # a larger download must be confirmed
+LINE_SECONDS = 10.0  # interval of progress lines without a terminal
+JSON_SECONDS = 0.1  # interval of progress lines with --jsonl
 
 
 @click.command()
@@ -61,7 +61,7 @@ def pull(spec: str, drafter: str | None, revision: str | None, yes: bool, as_jso
 
 
 def _confirm_large(count: int) -> None:
-    """Ask the user to confirm a large download; a script must pass --yes."""
+    """Ask the user to confirm a download of more than `ASK_BYTES`; UsageError if stdin is not a terminal."""
     if count <= ASK_BYTES:
         return
     if not sys.stdin.isatty():
@@ -118,13 +118,13 @@ def remove(spec: str, yes: bool, dry_run: bool, as_json: bool) -> None:
 
 @contextmanager
 def open_report() -> "Iterator[DownloadReport]":
-    """Yield a report with progress bars on a terminal, otherwise with lines."""
+    """Yield a report that shows progress bars if stderr is a terminal, else lines."""
     with ExitStack() as bars:
         yield TerminalReport(bars) if sys.stderr.isatty() else LineReport()
 
 
 class LineReport:
-    """Report of a download with a line on stderr every `LINE_SECONDS`."""
+    """Report of a download: a line on stderr every `LINE_SECONDS`."""
 
     def say(self, line: str) -> None:
         """See `DownloadReport`."""
@@ -140,7 +140,7 @@ class LineReport:
 
 
 class TerminalReport(LineReport):
-    """Report of a download with progress bars, which `bars` closes."""
+    """Report of a download: progress bars. Closing `bars` closes them."""
 
     def __init__(self, bars: ExitStack) -> None:
         self._bars = bars
@@ -153,7 +153,7 @@ class TerminalReport(LineReport):
 
 
 class JsonReport:
-    """Report of a download with JSON Lines on stdout."""
+    """Report of a download: JSON Lines on stdout."""
 
     def say(self, line: str) -> None:
         """See `DownloadReport`."""

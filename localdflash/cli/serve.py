@@ -9,7 +9,7 @@ import click
 
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.base.files import paths
-from localdflash.cli.options import given, pair_options
+from localdflash.cli.options import given_options, pair_options
 from localdflash.cli.output import say
 from localdflash.server.engine_spec import ROLES, PairRole
 
@@ -73,7 +73,7 @@ def command(
     config, port_requested = load_config(), port is not None
     port = config.server.port or None if port is None else port
     tcp = None if port is None or private else _tcp(host, port, i_know)
-    all_roles = role is None and "pair" not in given(ctx, options)
+    all_roles = role is None and "pair" not in given_options(ctx, options)
     options["pair"], roles, other_pairs = _assign_roles(config, options["pair"], role, all_roles=all_roles)
     settings = DaemonSettings(
         Options(**options, draft=not no_draft),
@@ -95,14 +95,14 @@ def command(
             raise
         if not (tcp and port_requested):  # without --port there is nothing to add to the running daemon
             raise _already_running_error() from None
-        _listen_in_running_daemon(tcp, {name: options[name] for name in given(ctx, options)})
+        _listen_in_running_daemon(tcp, {name: options[name] for name in given_options(ctx, options)})
     return 0
 
 
 def _assign_roles(
     config: "Config", pair: str, role: PairRole | None, *, all_roles: bool
 ) -> tuple[str, Sequence[PairRole], Mapping[PairRole, str]]:
-    """Return the pair to load first, its roles, and the other roles' pairs; ModelError for completions without FIM."""
+    """Return the pair to load first, its roles, and the other roles' pairs; ModelError if completion lacks FIM."""
     from localdflash.loading.fim_support import require_fim, supports_fim
     from localdflash.models.registry import defaults
 
@@ -121,20 +121,20 @@ def _assign_roles(
 
 
 def _stop() -> int:
-    from localdflash.server.client import find
+    from localdflash.server.client import find_daemon
     from localdflash.server.spawn import stop
 
-    if client := find():
+    if client := find_daemon():
         stop(client)
     say("the daemon has stopped" if client else "no daemon is running")
     return 0
 
 
 def _install_unit(ctx: click.Context) -> int:
-    """Write the systemd unit, and print how to enable it. UsageError if other options are given."""
+    """Write the systemd unit, and print how to enable it. UsageError if another option is given."""
     from localdflash.cli import systemd_unit
 
-    if given(ctx, ctx.params) - {"install_unit"}:
+    if given_options(ctx, ctx.params) - {"install_unit"}:
         raise UsageError("--install-unit: no other option may be given; the unit follows the settings of config.toml")
     say(f"{systemd_unit.install_unit()}; enable it with:")
     print(*systemd_unit.ENABLE, sep="\n")
@@ -142,10 +142,10 @@ def _install_unit(ctx: click.Context) -> int:
 
 
 def _listen_in_running_daemon(tcp: "TcpPort", requested: Mapping[str, object]) -> None:
-    """Let the running daemon listen on `tcp` until Ctrl-C or its end; LocaldflashError if it has other options."""
-    from localdflash.server.client import find
+    """Let the running daemon listen on `tcp` until Ctrl-C or its exit. LocaldflashError if its options differ."""
+    from localdflash.server.client import find_daemon
 
-    if not (client := find()):
+    if not (client := find_daemon()):
         raise _already_running_error()
     status = client.get("/ps")
     if any(status["options"].get(name) != value for name, value in requested.items()):
@@ -158,8 +158,8 @@ def _listen_in_running_daemon(tcp: "TcpPort", requested: Mapping[str, object]) -
 
 
 def _already_running_error() -> LocaldflashError:
-    """Return the error that a daemon is running, with how to stop it, or that one is starting or stopping."""
-    from localdflash.server.client import find
+    """Return the error that a daemon is running, and how to stop it; or that a daemon is starting or stopping."""
+    from localdflash.server.client import find_daemon
     from localdflash.server.sockets import is_listening, other_transport_path
 
     if is_listening(other_path := other_transport_path(paths.daemon_socket())):
@@ -167,7 +167,7 @@ def _already_running_error() -> LocaldflashError:
             f"a daemon is already running at {other_path}; stop it with `{paths.TRANSPORT_VARIABLE}="
             f"{paths.transport_of(other_path)} localdflash serve --stop`, or unset {paths.TRANSPORT_VARIABLE}"
         )
-    if not (client := find()):
+    if not (client := find_daemon()):
         return LocaldflashError("another daemon is starting or stopping; try again")
     status = client.get("/ps")
     return LocaldflashError(
@@ -177,19 +177,19 @@ def _already_running_error() -> LocaldflashError:
 
 
 def _tcp(host: str, port: int, i_know: bool) -> "TcpPort":
-    """Return the TCP port to open; UsageError if other machines can reach `host`, unless `i_know`."""
+    """Return the TCP port to open. UsageError if other machines can reach `host`, unless `i_know`."""
     from localdflash.models.config import is_loopback
     from localdflash.server.guard import LOOPBACK
     from localdflash.server.tcp import TcpPort, load_or_create_key
 
-    public = not is_loopback(host)
-    if public and not i_know:
+    is_public = not is_loopback(host)
+    if is_public and not i_know:
         raise UsageError(
             f"--host {host}: other machines could reach the daemon over an unencrypted connection;"
             " add --i-know to allow this"
         )
     path = paths.key_file()
-    return TcpPort(host, port, load_or_create_key(path), _own_names(host) if public else LOOPBACK, path)
+    return TcpPort(host, port, load_or_create_key(path), _own_names(host) if is_public else LOOPBACK, path)
 
 
 def _own_names(host: str) -> Collection[str]:

@@ -1,11 +1,11 @@
-"""Shell completion of arguments: ids of pairs, names of roles, files; see docs/install.md."""
+"""Shell completion of pair ids, role names and files; docs/install.md says how to turn it on."""
 
 import click
 from click.shell_completion import CompletionItem
 
 
 def pairs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the registered pairs whose id starts with the typed text; if none does, files."""
+    """Return the registered pairs whose id starts with the typed text; if there are none, complete a file name."""
     from localdflash.models.registry.registry import load_registry
 
     known = load_registry().pairs.values()
@@ -14,7 +14,7 @@ def pairs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> li
 
 
 def roles(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the roles, shipped or the user's, whose name starts with the typed text."""
+    """Return the roles whose name starts with the typed text."""
     from localdflash.chat.roles import list_roles
 
     return [CompletionItem(name) for name in list_roles() if name.startswith(incomplete)]

@@ -1,4 +1,4 @@
-"""`localdflash stats`: suggestions made, accepted and kept on this machine."""
+"""`localdflash stats`: count the suggestions that were shown, accepted and kept on this machine."""
 
 from datetime import date, timedelta
 

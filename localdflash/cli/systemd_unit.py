@@ -1,4 +1,4 @@
-"""`localdflash serve --install-unit`: a systemd user unit that runs the daemon; the Debian package has an equal one."""
+"""`localdflash serve --install-unit`: write a systemd user unit that runs the daemon, as the Debian package does."""
 
 import os
 import platform
@@ -14,8 +14,8 @@ from localdflash.server.spawn import PROGRAM
 
 NAME = "localdflash.service"
 ENABLE = ("systemctl --user daemon-reload", "systemctl --user enable --now localdflash")
-# If a client has already started a daemon, the unit starts after that daemon has ended. Exit codes 2 and 3 (invalid
-# setting, bad model) would recur.
+# If a client has started a daemon before, the unit fails and is restarted until that daemon has ended. After the exit
+# codes 2 and 3 (invalid setting, bad model) it is not restarted, because it would fail again.
 UNIT = """\
 [Unit]
 Description=localdflash, a local coding assistant: the daemon of chat and editors
@@ -32,7 +32,7 @@ WantedBy=default.target
 
 
 def install_unit() -> Path:
-    """Write the unit for this Python and return its path; UsageError unless on Linux; LocaldflashError on failure."""
+    """Write a unit that runs this Python; return its path. UsageError unless on Linux; LocaldflashError on failure."""
     if platform.system() != "Linux":
         raise UsageError("--install-unit: systemd runs on Linux only")
     home = {name: os.environ[name] for name in (paths.HOME_VARIABLE, paths.TRANSPORT_VARIABLE) if os.environ.get(name)}
@@ -51,14 +51,14 @@ def install_unit() -> Path:
 
 
 def unit(command: Sequence[str], environment: dict[str, str]) -> str:
-    """Return the text of a unit that runs this command with these environment variables."""
+    """Return the text of a unit that runs `command` with the variables in `environment`."""
     lines = [f"Environment={_quote(f'{name}={value}')}\n" for name, value in environment.items()]
     words = [_quote(word).replace("$", "$$") for word in command]
     return UNIT.format(environment="".join(lines), command=" ".join(words))
 
 
 def _quote(word: str) -> str:
-    """Return a word as systemd.syntax(7) reads it back."""
+    """Return a word quoted for a unit file, see systemd.syntax(7); UsageError for control characters."""
     if not word.isprintable():
         raise UsageError(f"--install-unit: control characters in {word!r}")
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")

@@ -1,4 +1,4 @@
-"""Wrap text printed to a terminal between words: the terminal itself breaks lines anywhere."""
+"""Wrap text for a terminal between words, because the terminal itself would break it within words."""
 
 import shutil
 import sys
@@ -8,18 +8,18 @@ from localdflash.tui.styled_lines import StyledRun, wrap
 
 
 def say(line: str) -> None:
-    """Print a line for the user on stderr; see `output.say`."""
+    """Print a line for the user on stderr, wrapped on a terminal; see `output.say`."""
     width = shutil.get_terminal_size().columns if sys.stderr and sys.stderr.isatty() else len(line)
     for row in wrap([StyledRun(line)], width):
         output.say(row.text)
 
 
 class WordWrap:
-    """Wrapping of streamed text, whose lines of code are left to the terminal, so that they can be copied."""
+    """Word wrapper for streamed text. It leaves lines of code unwrapped, so that they can be copied."""
 
     def __init__(self) -> None:
         self._width = shutil.get_terminal_size().columns
-        self._row, self._printed = "", 0  # the last row, and how many of its characters were returned
+        self._row, self._printed = "", 0  # last row, number of its characters already returned
         self._is_code = False
 
     def push(self, text: str) -> str:

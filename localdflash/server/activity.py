@@ -1,4 +1,4 @@
-"""Middleware around every request: idle time, request counts, and unexpected errors."""
+"""Middleware around every request: measures idle time, counts requests, and handles unexpected errors."""
 
 import logging
 import time
@@ -12,8 +12,8 @@ from localdflash.server.api.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-MONITORING_PATHS = frozenset({"/health", "/v1/health", "/metrics", "/ps", "/slots"})  # do not count as activity
-CLIENT_LEFT = 499  # status of a request whose client left; only the metrics show it
+MONITORING_PATHS = frozenset({"/health", "/v1/health", "/metrics", "/ps", "/slots"})  # not counted as activity
+CLIENT_LEFT = 499  # status in the metrics of a request whose client disconnected
 
 
 class Activity:
@@ -24,7 +24,7 @@ class Activity:
         self.restart()
 
     def restart(self) -> None:
-        """Reset the idle time, so that loading time does not count as idle."""
+        """Reset the idle time; called after a load, so that loading does not count as idle time."""
         self._last = time.monotonic()
 
     @property
@@ -47,19 +47,19 @@ class Activity:
             if scope["type"] != "http":
                 await app(scope, receive, send)
                 return
-            counts = scope["path"] not in MONITORING_PATHS
-            self._running += counts
+            is_counted = scope["path"] not in MONITORING_PATHS
+            self._running += is_counted
             try:
                 await app(scope, receive, send_counted)
             except ClientDisconnect:
-                pass  # counted as `CLIENT_LEFT`
+                pass  # the metrics get `CLIENT_LEFT`
             except Exception as error:
-                log.error("internal error: %s", _where(error))
+                log.error("internal error: %s", _describe_location(error))
                 if not status:
                     await error_response(error, scope["path"])(scope, receive, send_counted)
             finally:
-                self._running -= counts
-                if counts:
+                self._running -= is_counted
+                if is_counted:
                     self.restart()
                 route = scope.get("route")
                 self._metrics.count_request(route.path if route else "other", status or CLIENT_LEFT)
@@ -67,7 +67,7 @@ class Activity:
         return serve
 
 
-def _where(error: Exception) -> str:
+def _describe_location(error: Exception) -> str:
     """Return the type and source location of an error, without its message, which may contain a user's text."""
     frames = traceback.extract_tb(error.__traceback__)
     return " < ".join([type(error).__name__, *(f"{f.filename}:{f.lineno}" for f in reversed(frames[-3:]))])

@@ -1,4 +1,4 @@
-"""The address of a server."""
+"""Address of a server: socket or host and port, with key and path prefix."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,17 +10,17 @@ from localdflash.base.errors import UsageError
 
 @dataclass(frozen=True)
 class Address:
-    """Address of a server: a daemon's Unix socket (on Windows its port file, see `sockets.located`), or host and port.
+    """Address of a server: the path of a daemon's Unix socket, or `host` and `port`.
 
-    `display_name` names the server in messages.
+    `socket` may also be a port file, see `sockets.resolve_port_file`. Messages contain `display_name`.
     """
 
     socket: Path | None = None
-    host: str = "localdflash"  # of the Host header; for a Unix socket, any name
+    host: str = "localdflash"  # for the Host header; a daemon on a Unix socket accepts any name
     port: int = 80
     tls: bool = False
-    path_prefix: str = ""  # of every request
-    key: str = ""
+    path_prefix: str = ""  # put before the path of every request
+    key: str = ""  # bearer key; "": none
     display_name: str = "the daemon"
 
     @classmethod
@@ -31,8 +31,8 @@ class Address:
             port = parts.port
         except ValueError:
             parts, port = urlsplit(""), None
-        sendable = url.isascii() and url.isprintable() and " " not in url
-        if parts.scheme not in ("http", "https") or not parts.hostname or not sendable:
+        is_sendable = url.isascii() and url.isprintable() and " " not in url
+        if parts.scheme not in ("http", "https") or not parts.hostname or not is_sendable:
             raise UsageError(f"{url!r}: invalid server address (expected a URL such as http://127.0.0.1:8080)")
         tls = parts.scheme == "https"
         path_prefix = parts.path.rstrip("/").removesuffix("/v1")

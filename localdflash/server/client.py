@@ -1,4 +1,4 @@
-"""HTTP/1.1 clients of the daemon and of other servers, with h11: large HTTP clients take milliseconds per request."""
+"""HTTP/1.1 clients of the daemon and other servers, built on h11: full HTTP libraries add milliseconds per request."""
 
 import json
 import os
@@ -16,76 +16,76 @@ from localdflash.base.files import paths
 from localdflash.base.system import unix_socket
 from localdflash.server.address import Address
 from localdflash.server.refusals import Json, error_of_body, error_of_response, json_object
-from localdflash.server.sockets import is_listening, located
+from localdflash.server.sockets import is_listening, resolve_port_file
 
-if TYPE_CHECKING:  # commands that block do not import it
+if TYPE_CHECKING:  # slow to import; only `ClientConnection` needs it
     import asyncio
 
 CHUNK_BYTES = 65_536  # size of one read
 CONNECT_SECONDS = 5.0
 EVENT_STREAM = b"text/event-stream"
-DONE = b"[DONE]"  # the data of the last event
-MAX_BYTES = 16_000_000  # limit of one line of a stream, or of a whole response
-BROKEN = (OSError, EOFError, h11.RemoteProtocolError)
-REUSE_SECONDS = 30.0  # lifetime of an idle connection; shorter than a server's keep-alive
-LINGER_SECONDS = 0.2  # timeout for the end of a response after its last event
+DONE = b"[DONE]"  # data of the last event of a stream
+MAX_BYTES = 16_000_000  # size limit of one line of an event stream, or of any other response
+CONNECTION_ERRORS = (OSError, EOFError, h11.RemoteProtocolError)  # become EngineDisconnect
+REUSE_SECONDS = 30.0  # maximum idle time of a connection to reuse; shorter than servers' keep-alive
+LINGER_SECONDS = 0.2  # how long to wait for the end of a response after its last event
 Event = TypeVar("Event")
 
 
 class Exchange:
-    """HTTP/1.1 protocol state of one connection, without its socket. Unless `tolerant`, an error status raises."""
+    """HTTP/1.1 protocol state of one connection, without the socket. Unless `tolerant`, an error status is raised."""
 
     def __init__(self, address: Address, *, tolerant: bool = False) -> None:
         self._address, self._tolerant = address, tolerant
         self._http = h11.Connection(h11.CLIENT)
-        self._streams = False
+        self._expects_events = False
         self._refused = b""  # body of an error response
-        self._size = 0  # bytes of the body so far
+        self._size = 0  # bytes of the response's body so far
         self.status = 0  # status code of the current response; 0 until its head arrives
-        self.ended = False
+        self.ended = False  # whether the response is complete
 
     @property
     def reusable(self) -> bool:
-        """Return whether the connection can carry another request."""
+        """Return whether another request can be sent on the connection."""
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
 
     def request(
-        self, method: str, target: str, body: Mapping[str, object] | None = None, *, streams: bool = False
+        self, method: str, target: str, body: Mapping[str, object] | None = None, *, expects_events: bool = False
     ) -> bytes:
-        """Return the bytes of a request; `streams` requires an event stream as the response."""
+        """Return the bytes of a request; `expects_events`: refuse a response that is no event stream."""
         if self.reusable:
             self._http.start_next_cycle()
-        self._streams, self.status, self.ended, self._refused, self._size = streams, 0, False, b"", 0
+        self._expects_events, self.status, self.ended, self._refused, self._size = expects_events, 0, False, b"", 0
         data = b"" if body is None else encode(body)
         headers = [*self._address.headers, ("Content-Length", str(len(data)))]
         head = h11.Request(method=method, target=self._address.path_prefix + target, headers=headers)
         return b"".join(self._http.send(part) or b"" for part in (head, h11.Data(data=data), h11.EndOfMessage()))
 
     def receive(self, data: bytes) -> bytes:
-        """Return the part of the response's body in these bytes; empty `data` means that the server closed."""
+        """Parse received bytes (empty: the server closed the connection) and return the part of the body in them."""
         self._http.receive_data(data)
         body = b""
         while not self.ended and (event := self._http.next_event()) is not h11.NEED_DATA:
             match event:
                 case h11.Response():
-                    self._begin(event)
+                    self._read_head(event)
                 case h11.Data():
                     body += event.data
                 case h11.EndOfMessage():
                     self.ended = True
-        return self._checked(body)
+        return self._check_body(body)
 
-    def _begin(self, response: h11.Response) -> None:
+    def _read_head(self, response: h11.Response) -> None:
         self.status = response.status_code
         kind = dict(response.headers).get(b"content-type", b"")
-        if self._streams and self.status < 300 and not kind.startswith(EVENT_STREAM):
+        if self._expects_events and self.status < 300 and not kind.startswith(EVENT_STREAM):
             raise LocaldflashError(
                 f"{self._address.display_name}: unexpected reply (expected an event stream); check the server's address"
             )
 
-    def _checked(self, body: bytes) -> bytes:
+    def _check_body(self, body: bytes) -> bytes:  # collects the body of an error, and raises the error
         self._size += len(body)
-        if self._size > MAX_BYTES and not self._streams:
+        if self._size > MAX_BYTES and not self._expects_events:
             raise LocaldflashError(f"{self._address.display_name}: the response is larger than {MAX_BYTES} bytes")
         if self.status < 300 or self._tolerant:
             return body
@@ -95,17 +95,17 @@ class Exchange:
         return b""
 
 
-class Events:
-    """Splitter of a stream into the data of server-sent events."""
+class EventParser:
+    """Parser of server-sent events; it returns the data of each event."""
 
     def __init__(self) -> None:
         self._line = b""  # incomplete last line
         self._data: list[bytes] = []  # lines of the incomplete event
-        self._after_return = False  # the last piece ended with \r; a following \n belongs to it
+        self._after_return = False  # the last piece ended with \r: skip a following \n
 
     def push(self, piece: bytes) -> Iterator[bytes]:
-        """Yield the data of the events that this piece completes."""
-        for line in self._lines(piece):
+        """Add a piece of the stream; yield the data of each event that is now complete."""
+        for line in self._split_lines(piece):
             if line.startswith(b"data:"):
                 self._data.append(line[5:])
             elif not line and self._data:
@@ -113,7 +113,7 @@ class Events:
                 if data:
                     yield data
 
-    def _lines(self, piece: bytes) -> list[bytes]:
+    def _split_lines(self, piece: bytes) -> list[bytes]:
         if self._after_return:
             piece = piece.removeprefix(b"\n")
         self._after_return = piece.endswith(b"\r")
@@ -131,25 +131,25 @@ class Client:
 
     def get(self, target: str) -> Json:
         """Send a GET request and return the JSON object of the response."""
-        return json_object(self._body("GET", target))
+        return json_object(self._request("GET", target))
 
     def get_text(self, target: str) -> str:
         """Send a GET request and return the text of the response."""
-        return self._body("GET", target).decode("utf-8", "replace")
+        return self._request("GET", target).decode("utf-8", "replace")
 
     def post(self, target: str, body: Mapping[str, object]) -> Json:
         """Send a POST request and return the JSON object of the response."""
-        return json_object(self._body("POST", target, body))
+        return json_object(self._request("POST", target, body))
 
     def health(self) -> Json:
-        """Return the JSON object of GET /health, also of an error status."""
+        """Return the JSON object of GET /health, even if the status is an error."""
         with self._exchange("GET", "/health", timeout=CONNECT_SECONDS, tolerant=True) as pieces:
             return json_object(b"".join(pieces))
 
     def stream(self, target: str, body: Mapping[str, object]) -> Generator[Json, None, None]:
         """Send a POST request and yield its events; EngineDisconnect if the connection closes before the last event."""
-        events = Events()
-        with self._exchange("POST", target, body, streams=True) as pieces:
+        events = EventParser()
+        with self._exchange("POST", target, body, expects_events=True) as pieces:
             for piece in pieces:
                 for data in events.push(piece):
                     if data == DONE:
@@ -159,7 +159,7 @@ class Client:
                         return
         raise EngineDisconnect(f"{self.address.display_name} closed the connection during an answer")
 
-    def _body(self, method: str, target: str, body: Mapping[str, object] | None = None) -> bytes:
+    def _request(self, method: str, target: str, body: Mapping[str, object] | None = None) -> bytes:
         with self._exchange(method, target, body) as pieces:
             return b"".join(pieces)
 
@@ -170,35 +170,35 @@ class Client:
         target: str,
         body: Mapping[str, object] | None = None,
         *,
-        streams: bool = False,
+        expects_events: bool = False,
         tolerant: bool = False,
         timeout: float | None = None,
     ) -> Iterator[Iterator[bytes]]:
-        """Send a request and yield an iterator of its response's body; each read takes at most `timeout` seconds."""
-        with broken(self.address.display_name):
-            address = located(self.address)
+        """Send a request and yield an iterator over the response's body; `timeout` limits each read, in seconds."""
+        with convert_connection_errors(self.address.display_name):
+            address = resolve_port_file(self.address)
             http = Exchange(address, tolerant=tolerant)
-            request = http.request(method, target, body, streams=streams)
-            with _connected(address) as connection:
+            request = http.request(method, target, body, expects_events=expects_events)
+            with _connect(address) as connection:
                 connection.settimeout(timeout)
                 connection.sendall(request)
-                yield _pieces(connection, http)
+                yield _read_pieces(connection, http)
 
 
 class ClientConnection(Generic[Event]):
-    """Asynchronous connection, reused if its responses are read to the end; `decode` decodes the data of an event."""
+    """Asynchronous client. A connection is reused if its response was read to the end; `decode` decodes an event."""
 
     def __init__(self, address: Address, decode: Callable[[bytes], Event], *, tolerant: bool = False) -> None:
         self._address, self._decode, self._tolerant = address, decode, tolerant
         self._http: Exchange | None = None
-        self._used = 0.0
+        self._last_used = 0.0
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
 
     async def events(self, target: str, body: Mapping[str, object]) -> AsyncGenerator[Event]:
         """Send a POST request and yield its events. Closing the generator early closes the connection."""
-        events = Events()
-        async with self._exchange("POST", target, body, streams=True) as (http, first):
+        events = EventParser()
+        async with self._exchange("POST", target, body, events=True) as (http, first):
             piece = first
             while True:
                 for data in events.push(piece):
@@ -212,16 +212,16 @@ class ClientConnection(Generic[Event]):
 
     async def get(self, target: str) -> dict[str, Any]:
         """Send a GET request and return the JSON object of the response."""
-        return await self._json("GET", target)
+        return await self._request_json("GET", target)
 
     async def post(self, target: str, body: Mapping[str, object]) -> dict[str, Any]:
         """Send a POST request and return the JSON object of the response."""
-        return await self._json("POST", target, body)
+        return await self._request_json("POST", target, body)
 
-    async def _json(self, method: str, target: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
-        return json_object((await self.answer(method, target, body))[1])
+    async def _request_json(self, method: str, target: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
+        return json_object((await self.request(method, target, body))[1])
 
-    async def answer(self, method: str, target: str, body: Mapping[str, object] | None = None) -> tuple[int, bytes]:
+    async def request(self, method: str, target: str, body: Mapping[str, object] | None = None) -> tuple[int, bytes]:
         """Send a request and return the status and the body of the response."""
         async with self._exchange(method, target, body) as (http, first):
             parts = [first]
@@ -230,32 +230,32 @@ class ClientConnection(Generic[Event]):
         return http.status, b"".join(parts)
 
     def close(self) -> None:
-        """Close the connection at once, even during a request; the next request opens another one."""
+        """Close the connection at once, even during a request; the next request opens a new connection."""
         if self._http is not None:
             self._http = None
             self._writer.transport.abort()
 
     @asynccontextmanager
     async def _exchange(
-        self, method: str, target: str, body: Mapping[str, object] | None, *, streams: bool = False
+        self, method: str, target: str, body: Mapping[str, object] | None, *, events: bool = False
     ) -> AsyncGenerator[tuple[Exchange, bytes]]:
-        """Send a request; yield its exchange and the first bytes of the body. Close unless all was read."""
+        """Send a request; yield the `Exchange` and the first bytes of the body. Close unless the response was read."""
         try:
-            with broken(self._address.display_name):
-                yield await self._send_request(lambda http: http.request(method, target, body, streams=streams))
+            with convert_connection_errors(self._address.display_name):
+                yield await self._send_request(lambda http: http.request(method, target, body, expects_events=events))
         finally:
-            self._used = time.monotonic()
+            self._last_used = time.monotonic()
             if self._http is None or not self._http.ended:
                 self.close()
 
     async def _send_request(self, request: Callable[[Exchange], bytes]) -> tuple[Exchange, bytes]:
-        """Send a request over the open connection if it still works, else over a new connection."""
-        fresh = time.monotonic() - self._used < REUSE_SECONDS
-        if fresh and self._http is not None and self._http.reusable and not self._reader.at_eof():
-            with suppress(*BROKEN):
+        """Send the request that `request` makes, over the open connection if it still works, else over a new one."""
+        is_fresh = time.monotonic() - self._last_used < REUSE_SECONDS
+        if is_fresh and self._http is not None and self._http.reusable and not self._reader.at_eof():
+            with suppress(*CONNECTION_ERRORS):
                 return await self._send(self._http, request(self._http))
         self.close()
-        address = located(self._address)
+        address = resolve_port_file(self._address)
         self._reader, self._writer = await _open(address)
         self._http = Exchange(address, tolerant=self._tolerant)
         return await self._send(self._http, request(self._http))
@@ -280,8 +280,8 @@ class ClientConnection(Generic[Event]):
                     await self._receive(http)
 
 
-def find() -> Client | None:
-    """Return a client of the running daemon, or None. The daemon may be about to exit."""
+def find_daemon() -> Client | None:
+    """Return a client of the daemon that is running, or None. The daemon may be loading, or about to exit."""
     path = paths.daemon_socket()
     try:
         paths.check_private(path.parent)
@@ -297,12 +297,12 @@ def find() -> Client | None:
     return client
 
 
-def _pieces(connection: socket.socket, http: Exchange) -> Iterator[bytes]:
+def _read_pieces(connection: socket.socket, http: Exchange) -> Iterator[bytes]:
     while not http.ended:
         yield http.receive(connection.recv(CHUNK_BYTES))
 
 
-def _connected(address: Address) -> socket.socket:
+def _connect(address: Address) -> socket.socket:
     if address.socket:
         return unix_socket.connect(address.socket, CONNECT_SECONDS)
     return socket.create_connection((address.host, address.port), CONNECT_SECONDS)
@@ -326,19 +326,19 @@ async def _open(address: Address) -> "tuple[asyncio.StreamReader, asyncio.Stream
 
 
 @contextmanager
-def broken(place: str) -> Iterator[None]:
-    """Convert connection errors to EngineDisconnect; `place` names the server."""
+def convert_connection_errors(server: str) -> Iterator[None]:
+    """Convert connection errors to EngineDisconnect. `server`: its name for the message."""
     try:
         yield
     except TimeoutError:
-        raise EngineDisconnect(f"{place} does not respond") from None
-    except BROKEN as error:
+        raise EngineDisconnect(f"{server} does not respond") from None
+    except CONNECTION_ERRORS as error:
         problem = "cannot be reached" if isinstance(error, ConnectionRefusedError) else "went away"
-        raise EngineDisconnect(f"{place} {problem}: {_reason(error)}") from None
+        raise EngineDisconnect(f"{server} {problem}: {_reason(error)}") from None
 
 
 def _reason(error: Exception) -> str:
-    """Describe an error in one line, without the numbers and addresses in asyncio's messages."""
+    """Describe an error in one line, without the error numbers and addresses that asyncio adds."""
     if isinstance(error, ConnectionError) and error.errno:
         return os.strerror(error.errno)
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

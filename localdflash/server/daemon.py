@@ -29,7 +29,7 @@ from localdflash.server.engine_spec import ROLES, PairRole
 from localdflash.server.engines import PURPOSES, Engines
 from localdflash.server.guard import Guard
 from localdflash.server.http_app import create_app
-from localdflash.server.sockets import BACKLOG, LocalListener, lifetime, local, lock_of, prepare_folder, tcp_socket
+from localdflash.server.sockets import BACKLOG, LocalListener, listen_at, lock_of, path_lock, prepare_folder, tcp_socket
 from localdflash.server.tcp import TcpPort
 from localdflash.server.worker import PairWorker
 
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 
     from localdflash.models.load_options import Options
 
-GRACE_SECONDS = 5  # time for running answers to finish on shutdown
-KEEP_ALIVE_SECONDS = 75  # longer than clients keep idle connections, so that no client writes to a closed connection
+GRACE_SECONDS = 5  # how long running answers may take to finish on shutdown
+KEEP_ALIVE_SECONDS = 75  # longer than clients reuse idle connections, so that none writes to a closed connection
 TICK_SECONDS = 0.2  # interval of checks whether to exit
 MAX_LOG_BYTES = 1_000_000  # a larger log is rotated; one old log is kept
 
 
 @dataclass(frozen=True)
 class DaemonSettings:
-    """Settings of a daemon. `idle` is the idle timeout in seconds (0: none). `log` is the file for stderr.
+    """Settings of a daemon. `idle`: idle timeout in seconds (0: none). `log`: file for stderr. `queue`: see PairWorker.
 
-    The daemon loads the pair of `options` first, for `roles`. `other_pairs` has the pairs of other roles, which are
+    The daemon loads the pair of `options` first, for `roles`. `other_pairs` has the pairs of the other roles, which are
     loaded at their first request or, if `preload_all`, right after the first pair.
     """
 
@@ -62,11 +62,11 @@ class DaemonSettings:
     roles: Sequence[PairRole] = ROLES
     other_pairs: Mapping[PairRole, str] = field(default_factory=dict)
     preload_all: bool = False
-    private: Path | None = None  # socket path for the parent process only; the daemon exits together with the parent
+    private: Path | None = None  # socket path of a private daemon, which serves its parent process and exits with it
 
 
 def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
-    """Run the daemon until it exits; raise AlreadyRunning if another daemon runs. `say` prints a line for the user."""
+    """Run the daemon until it exits; AlreadyRunning if another daemon runs. `say` prints a line for the user."""
     path = settings.private or paths.daemon_socket()
     prepare_folder(path)
     limits.allow_descriptors(MAX_DESCRIPTORS)
@@ -74,9 +74,9 @@ def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
         if settings.log:
             _redirect_stderr(settings.log)
         if settings.private:
-            stack.callback(lock_of(path).unlink, missing_ok=True)  # no other daemon uses this lock file
-        stack.enter_context(lifetime(path))
-        local_listener = stack.enter_context(local(path))
+            stack.callback(lock_of(path).unlink, missing_ok=True)  # the file is of no use to another daemon
+        stack.enter_context(path_lock(path))
+        local_listener = stack.enter_context(listen_at(path))
         listeners = [local_listener.listener]
         if settings.tcp:
             listeners.append(stack.enter_context(tcp_socket(settings.tcp.host, settings.tcp.port)))
@@ -91,7 +91,7 @@ def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
 
 
 class Daemon:
-    """State of the server process: pair workers, HTTP listeners, exit conditions. `path` is the local socket file."""
+    """Server process: pair workers, HTTP listeners and exit conditions. `path`: the local socket or port file."""
 
     def __init__(
         self, settings: DaemonSettings, say: Callable[[str], None], path: Path, local_listener: LocalListener
@@ -111,7 +111,7 @@ class Daemon:
         self._load_error: BaseException | None = None
 
     async def run(self, listeners: Sequence[socket.socket]) -> None:
-        """Serve until `stop`; raise a fatal error of a worker. The listeners are the local one, then any TCP port."""
+        """Serve until `stop`; raise a worker's fatal error. `listeners`: the local socket, then the TCP port if any."""
         tcp = [self._settings.tcp] if self._settings.tcp else []
         self._servers = [DaemonListener(self._config(port)) for port in (None, *tcp)]
         loop = asyncio.get_running_loop()
@@ -130,12 +130,12 @@ class Daemon:
 
     def stop(self) -> None:
         """Stop accepting connections; exit when running answers finish, or after `GRACE_SECONDS`."""
-        self._local_listener.withdraw()  # a new client now starts another daemon, which waits for this one
+        self._local_listener.withdraw()  # a new client now starts a daemon, which waits for our exit
         for server in self._servers:
             server.should_exit = True
 
     async def listen(self, tcp: TcpPort) -> AsyncGenerator[str]:
-        """Listen on another port and yield its URL; stop when the generator is closed or the daemon stops."""
+        """Listen on another TCP port and yield its URL, until the generator is closed or the daemon stops."""
         listener, server = tcp_socket(tcp.host, tcp.port), DaemonListener(self._config(tcp))
         serving = asyncio.create_task(server.serve([listener]))
         self._servers.append(server)
@@ -149,7 +149,7 @@ class Daemon:
             serving.add_done_callback(self._closing.discard)
 
     def close(self) -> None:
-        """Stop the engine threads; exit the process if a thread does not stop, for example while it loads."""
+        """Stop the engine threads. If a thread does not stop, for example while it loads, exit the process."""
         closing = threading.Thread(target=self._engines.close, daemon=True)
         closing.start()
         closing.join(GRACE_SECONDS)
@@ -159,7 +159,7 @@ class Daemon:
     def _config(self, tcp: TcpPort | None) -> uvicorn.Config:
         """Return the uvicorn configuration of a TCP port, or of the user's local listener if `tcp` is None."""
         key = self._local_listener.key
-        local_app: ASGIApp = Guard(self._app, key=key, own=True) if key else self._app
+        local_app: ASGIApp = Guard(self._app, key=key, is_local=True) if key else self._app
         return uvicorn.Config(
             Guard(self._app, key=tcp.key, hosts=tcp.hosts) if tcp else local_app,
             http=ServerConnection if tcp else OwnConnection,
@@ -168,7 +168,7 @@ class Daemon:
             lifespan="off",
             interface="asgi3",
             log_config=None,
-            log_level="error",  # lower levels log each malformed request, which anybody can send
+            log_level="error",  # lower levels log every malformed request, and anybody can send those
             access_log=False,
             proxy_headers=False,
             server_header=False,
@@ -177,14 +177,14 @@ class Daemon:
         )
 
     def _close_idle_connections(self) -> None:
-        """Close idle TCP connections, which any program can open; if there are none, close local idle ones."""
+        """Close idle TCP connections, because any program can open these; if there are none, idle local ones."""
         _, *tcp = self._servers
         for server in tcp if any(waiting_connections(one.server_state.connections) for one in tcp) else self._servers:
             for connection in waiting_connections(server.server_state.connections):
                 connection.drop()
 
     def _stop_with_parent(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wait until the parent's exit closes stdin, then stop the daemon; runs in a thread."""
+        """Read stdin until the parent's exit closes it, then stop the daemon. Runs in its own thread."""
         with suppress(OSError):
             while os.read(0, 4096):
                 pass
@@ -248,10 +248,10 @@ class Daemon:
 
 
 class OwnConnection(ServerConnection):
-    """HTTP connection of a process of this user; connections of other users are closed before any byte is read."""
+    """HTTP connection on the local listener; a connection of another user is closed before any byte is read."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Close the connection if the peer belongs to another user."""
+        """Close the connection if the peer process belongs to another user."""
         if unix_socket.is_from_other_user(transport.get_extra_info("socket")):
             self.transport = transport
             transport.abort()
@@ -264,7 +264,7 @@ class DaemonListener(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture no signals: the daemon handles them."""
+        """Do nothing, because the daemon handles signals."""
         yield
 
 

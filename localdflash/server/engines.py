@@ -1,11 +1,11 @@
 """Loaded pairs by role: one pair for chat and one for completion, or one pair for both.
 
-Each pair has a `PairWorker`. A chat can load further pairs without a role. Only requests that name such a pair use it.
+Each pair has a `PairWorker`. A chat can load further pairs, which have no role: only requests that name them use them.
 
 If memory is short, `Engines` unloads chat pairs first: idle pairs before busy ones, larger pairs before smaller ones.
 A chat can evict the completion pair only after `UNUSED_SECONDS` without a completion. A request for an unloaded pair
-loads that pair again; no other pair answers for it. If a chat pair is busy, a completion pair is loaded with a reduced
-drafter or context. Only if it does not fit even then, it waits. All methods belong to one event loop.
+loads that pair again; no other pair answers instead. If a chat pair is busy, a completion pair is loaded with a smaller
+drafter or context. If it does not fit even so, it waits for the chat. All methods run on one event loop.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ from localdflash.server.worker import PairWorker
 
 PURPOSES: Mapping[PairRole, str] = {"chat": "the chat", "completion": "completions"}
 COMMANDS: Mapping[PairRole, str] = {"chat": "chat", "completion": "complete"}
-UNUSED_SECONDS = 600.0  # after which a pair without a role is unloaded, and a chat pair may evict the completion pair
+UNUSED_SECONDS = 600.0  # idle time until a pair without a role is unloaded, or a chat may evict the completion pair
 T = TypeVar("T")
 
 
 class Engines:
-    """Registry of the daemon's pair workers by role; `on_demand` has the options of pairs not loaded yet."""
+    """Registry of the daemon's pair workers by role. `on_demand`: options of pairs to load at their first request."""
 
     def __init__(
         self, first: PairWorker, roles: Sequence[PairRole] = ROLES, on_demand: Mapping[PairRole, Options] | None = None
     ) -> None:
-        self._first = first  # creates the other workers, which share its settings
+        self._first = first  # makes the other workers, which share its settings
         self._workers: dict[PairRole, PairWorker] = dict.fromkeys(roles, first)
         self._unassigned: list[PairWorker] = []  # workers without a role; chats request their pairs by name
         self._on_demand: dict[PairRole, Options] = dict(on_demand or {})
@@ -50,7 +50,7 @@ class Engines:
         return list(dict.fromkeys([*assigned, *self._unassigned]))
 
     @property
-    def main(self) -> PairRole:
+    def main_role(self) -> PairRole:
         """Return the role of requests that name no role."""
         return "completion" if "completion" in self._workers and "chat" not in self._workers else "chat"
 
@@ -66,7 +66,7 @@ class Engines:
 
     @property
     def error(self) -> BaseException | None:
-        """Return a load error if every pair failed to load, else None."""
+        """Return the first load error if every pair failed to load, else None."""
         errors = [worker.error for worker in self.workers]
         return next(iter(errors), None) if all(errors) else None
 
@@ -111,7 +111,7 @@ class Engines:
                 except Exception:
                     if worker in self.workers:
                         raise
-            async with self._changing:  # the failed worker is gone: it was replaced, or `_swap` undid its load
+            async with self._changing:  # a failed worker was replaced meanwhile, or `_swap` undid its load
                 if self._has_worker(role):
                     continue
                 if role not in self._on_demand:
@@ -122,7 +122,7 @@ class Engines:
     async def worker_if_loaded(self, loaded: LoadedPair) -> PairWorker | None:
         """Return the worker of a pair after any pending eviction is decided; None if the pair was unloaded."""
         if worker := self.worker_of(loaded):
-            await worker.eviction_decided()
+            await worker.wait_for_eviction()
         return self.worker_of(loaded)
 
     async def load(
@@ -139,15 +139,15 @@ class Engines:
             for worker in self.workers:
                 with suppress(Exception):
                     await worker.ready()  # never interrupt a running load
-            before = self._workers.get(role or self.main)
-            options = before.options if before else self._on_demand.get(role or self.main, self._first.options)
+            before = self._workers.get(role or self.main_role)
+            options = before.options if before else self._on_demand.get(role or self.main_role, self._first.options)
             if changes.get("pair", options.pair) != options.pair:
-                options = replace(options, drafter="")  # the drafter belongs to the previous pair
+                options = replace(options, drafter="")  # it is the drafter of the previous pair
             options = replace(options, **changes)
             roles: Sequence[PairRole] = (role,) if role else ROLES
             if not role and not await asyncio.to_thread(supports_fim, options.pair):
                 roles = ("chat",)
-                if removed := self._workers.pop("completion", None):  # the next request for the role loads it again
+                if removed := self._workers.pop("completion", None):  # the next completion loads it again
                     self._on_demand["completion"] = removed.options
                     if removed not in self._workers.values():
                         await removed.retire()
@@ -156,8 +156,8 @@ class Engines:
     async def free_unused(self) -> None:
         """Unload pairs without a role that have been unused for `UNUSED_SECONDS`."""
         for worker in list(self._unassigned):
-            unused = not worker.busy and time.monotonic() - worker.last_used > UNUSED_SECONDS
-            if unused and not self._changing.locked():
+            is_unused = not worker.is_busy and time.monotonic() - worker.last_used > UNUSED_SECONDS
+            if is_unused and not self._changing.locked():
                 async with self._changing:
                     await self._unload(worker)
 
@@ -166,7 +166,7 @@ class Engines:
         loaded = list[LoadedPair]()
         for worker in self.workers:
             roles = self.roles(worker)
-            if worker.passed_check and roles and not worker.busy and not self._changing.locked():
+            if worker.passed_check and roles and not worker.is_busy and not self._changing.locked():
                 async with self._changing:
                     await self._wait_until_idle(worker, "wait")
                     await _finish_despite_cancel(self._unload(worker))  # if loading fails, the next request retries
@@ -190,7 +190,7 @@ class Engines:
         return worker is not None and (worker.error is None or role not in self._on_demand)
 
     async def _load(self, roles: Sequence[PairRole], options: Options, policy: EvictionPolicy) -> LoadedPair:
-        """Load a pair for `roles`; if loading fails, load the pairs again whose roles were left without a worker."""
+        """Load a pair for `roles`; if that fails, reload the pairs of roles that lost their worker."""
         if tuple(roles) == ("completion",):
             await asyncio.to_thread(require_fim, options.pair)
         before = {role: worker.options for role, worker in self._workers.items()}
@@ -204,10 +204,10 @@ class Engines:
             raise
 
     async def _load_evicting(self, roles: Sequence[PairRole], options: Options, policy: EvictionPolicy) -> LoadedPair:
-        """Load a pair, and evict other pairs one by one until the pair fits with enough context."""
+        """Load a pair; as long as it does not fit with enough context, evict another pair and try again."""
         while True:
             victim = self._next_victim(roles)
-            can_evict = victim is not None and not (victim.busy and "completion" in roles)
+            can_evict = victim is not None and not (victim.is_busy and "completion" in roles)
             try:
                 return await self._load_worker(roles, replace(options, can_evict=can_evict), policy)
             except OutOfMemory as error:
@@ -219,14 +219,14 @@ class Engines:
     def _next_victim(self, roles: Sequence[PairRole]) -> PairWorker | None:
         """Return the worker to evict first for a pair of these roles: idle before busy, then the largest."""
         candidates = [worker for worker in self.workers if worker.loaded and self._may_evict(worker, roles)]
-        return min(candidates, key=lambda worker: (worker.busy, -worker.size), default=None)
+        return min(candidates, key=lambda worker: (worker.is_busy, -worker.size), default=None)
 
     def _may_evict(self, worker: PairWorker, roles: Sequence[PairRole]) -> bool:
-        own = self.roles(worker)
-        if "completion" not in own:
+        worker_roles = self.roles(worker)
+        if "completion" not in worker_roles:
             return True
         if "completion" in roles:
-            return "chat" in own  # the pair keeps the chat role only
+            return "chat" in worker_roles  # without "completion", which the new pair takes over
         return time.monotonic() - worker.last_completion > UNUSED_SECONDS
 
     def _describe_conflict(self, error: OutOfMemory, roles: Sequence[PairRole], options: Options) -> OutOfMemory:
@@ -237,7 +237,7 @@ class Engines:
         return OutOfMemory(f"{pairs}: {error}")
 
     async def _load_worker(self, roles: Sequence[PairRole], options: Options, policy: EvictionPolicy) -> LoadedPair:
-        """Load a pair: reuse a worker with equal options, else start a new worker after the replaced ones are idle."""
+        """Load a pair: reuse a worker with the same options, or start a worker once the replaced ones are idle."""
         same = next((worker for worker in self.workers if worker.options == options and worker.error is None), None)
         replaced = [worker for worker in self._workers_to_retire(roles, options) if worker is not same]
         try:
@@ -250,10 +250,10 @@ class Engines:
         return await _finish_despite_cancel(self._swap(roles, same or self._first.new_worker(options), replaced))
 
     def _workers_to_retire(self, roles: Sequence[PairRole], options: Options) -> list[PairWorker]:
-        """Return workers with no role outside `roles` that failed, have the requested pair, or lose their roles."""
+        """Return workers with no role outside `roles` that failed, have the requested pair, or lose `completion`."""
         own = {worker: self.roles(worker) for worker in self.workers if set(self.roles(worker)) <= set(roles)}
-        completes = "completion" in roles  # a chat pair that is replaced stays loaded without a role
-        return [w for w in own if w.options.pair == options.pair or w.error or (own[w] and completes)]
+        loses = "completion" in roles  # a replaced chat pair stays loaded, without a role
+        return [w for w in own if w.options.pair == options.pair or w.error or (own[w] and loses)]
 
     async def _swap(self, roles: Sequence[PairRole], worker: PairWorker, replaced: Sequence[PairWorker]) -> LoadedPair:
         """Retire the replaced workers, assign `roles` to `worker`, start it if it is new, and wait for its pair."""
@@ -274,8 +274,8 @@ class Engines:
             raise
 
     async def _wait_until_idle(self, worker: PairWorker, policy: EvictionPolicy) -> None:
-        """Wait until a worker that is to be unloaded has no requests, or raise ModelBusy; see `EvictionPolicy`."""
-        if policy == "refuse" and worker.answering:
+        """Wait until a worker has no requests, end them, or raise ModelBusy, according to the policy."""
+        if policy == "refuse" and worker.is_answering:
             raise ModelBusy(f"{worker.display_name} is answering in another chat")
         self._evicting = worker
         try:
@@ -298,7 +298,7 @@ def _names(worker: PairWorker) -> set[str]:
 
 
 async def _finish_despite_cancel(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`; on cancellation, wait for `work` to finish before raising."""
+    """Return the result of `work`; on cancellation, let `work` finish, and only then raise CancelledError."""
     task = asyncio.create_task(work)
     try:
         return await asyncio.shield(task)

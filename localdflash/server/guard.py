@@ -1,9 +1,9 @@
-"""Access checks of the TCP listeners, which any process and any web page in a browser can reach.
+"""Access checks for TCP listeners, which any process, and any web page in a browser, can reach.
 
-The Host header must name this machine, which stops DNS rebinding; its port is ignored, because a forwarded port has
-another number. A request with an Origin header comes from a web page and is refused. Then the API key must match.
-Loading, stopping and opening ports are allowed only on the user's own listener. A refusal leaves the connection open,
-which discards the rest of the request's body for a while: clients that send a body to its end see the refusal.
+The Host header must name this machine, which prevents DNS rebinding; its port may differ, as with port forwarding. A
+request with an Origin header comes from a web page and is refused. Then the API key must match. Loading, stopping and
+opening ports are allowed only on the local listener. After a refusal, the connection stays open for a while and the
+rest of the request is discarded, so that a client that first sends its whole body sees the refusal.
 """
 
 import hmac
@@ -16,18 +16,18 @@ from localdflash.server.api.http_responses import ApiError, error_response
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 WITHOUT_KEY = frozenset({"/health", "/v1/health"})
-UNIX_ONLY = frozenset({"/load", "/stop", "/listen"})
+LOCAL_ONLY = frozenset({"/load", "/stop", "/listen"})
 
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/]+)(?::([0-9]{1,5}))?")
 
 
 class Guard:
-    """ASGI middleware of a TCP listener. On the user's `own`, every path needs the key and no path is blocked."""
+    """ASGI middleware of a TCP listener. `is_local` (port file): every path is allowed, and every path needs a key."""
 
-    def __init__(self, app: ASGIApp, *, key: str, hosts: Collection[str] = LOOPBACK, own: bool = False) -> None:
+    def __init__(self, app: ASGIApp, *, key: str, hosts: Collection[str] = LOOPBACK, is_local: bool = False) -> None:
         if not key:
             raise ValueError("Guard needs a key")
-        self._app, self._key, self._own = app, key.encode(), own
+        self._app, self._key, self._is_local = app, key.encode(), is_local
         self._hosts = frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,12 +46,12 @@ class Guard:
     def _refusal(self, scope: Scope) -> ApiError | None:
         headers: Iterable[tuple[bytes, bytes]] = scope["headers"]
         hosts = [value for name, value in headers if name == b"host"]
-        if len(hosts) != 1 or not self._is_ours(hosts[0]):
+        if len(hosts) != 1 or not self._is_our_host(hosts[0]):
             return ApiError(421, "Host: not a name of this server", code="host_not_allowed")
         if any(name == b"origin" for name, _ in headers):
             return ApiError(403, "Origin: web pages may not use this server", code="origin_not_allowed")
         path = scope["path"]
-        if path in WITHOUT_KEY and not self._own:
+        if path in WITHOUT_KEY and not self._is_local:
             return None
         if not any(hmac.compare_digest(key.strip(), self._key) for key in _keys(headers)):
             return ApiError(
@@ -60,11 +60,11 @@ class Guard:
                 code="invalid_api_key",
                 WWW_Authenticate="Bearer",
             )
-        if path in UNIX_ONLY and not self._own:
+        if path in LOCAL_ONLY and not self._is_local:
             return ApiError(403, f"{path} is served on the Unix socket only", code="unix_socket_only")
         return None
 
-    def _is_ours(self, host: bytes) -> bool:
+    def _is_our_host(self, host: bytes) -> bool:
         match = _HOST.fullmatch(host)
         if not match or (match[2] and not 0 < int(match[2]) < 1 << 16):
             return False
@@ -72,7 +72,7 @@ class Guard:
 
 
 def _keys(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
-    """Return the keys in both headers, one of which may be for another server; a repeated header counts as missing."""
+    """Return the keys in both headers (a client may send another server's key in one); ignore a repeated header."""
     bearers = [value for name, value in headers if name == b"authorization"]
     keys = [value for name, value in headers if name == b"x-api-key"]
     if len(bearers) == 1:

@@ -1,4 +1,4 @@
-"""The daemon's HTTP app: the handler of each path."""
+"""The daemon's HTTP app: a table of all paths and their handlers."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import get_type_hints
@@ -66,7 +66,7 @@ ROUTES: dict[str, dict[str, Callable[..., Awaitable[Response]]]] = {
 
 
 def _endpoint(handler: Callable[..., Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """Return a handler as an endpoint; a parameter `body` gets the request's body, read as the type it is annotated."""
+    """Return a handler as an endpoint. If it has a parameter `body`, pass the request's body as the annotated type."""
     body_type = get_type_hints(handler).get("body")
 
     async def endpoint(http: Request) -> Response:
@@ -83,7 +83,7 @@ def create_app(
     stop: Callable[[], None] | None = None,
     listen: Callable[[TcpPort], AsyncGenerator[str]] | None = None,
 ) -> Starlette:
-    """Create the HTTP app of `engines`. /stop calls `stop`; /listen iterates over `listen`, which yields a URL."""
+    """Create the HTTP app. POST /stop calls `stop`; POST /listen iterates over `listen`, which yields a port's URL."""
     metrics = metrics or Metrics()
     activity = Activity(metrics)
     metrics.watch(engines)

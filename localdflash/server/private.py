@@ -32,9 +32,9 @@ STOP_SECONDS = 1.0  # timeout for the child to exit
 def start(
     spec: EngineSpec, path: Path, on_stage: OnStage, say: Callable[[str], None] | None = None
 ) -> "subprocess.Popen[bytes]":
-    """Start a child that serves the socket at `path`; return it once its pair is loaded, or raise its error.
+    """Start a daemon as a child that serves `path`; return the process once its pair is loaded, or raise its error.
 
-    `on_stage` gets the stage at every poll. `say` gets a line at the start, on a terminal, and the pair's notice.
+    `on_stage` gets the stage at every poll. `say` gets the pair's notice and, on a terminal, a line at the start.
     """
     prepare_folder(path)
     if say and sys.stderr.isatty():
@@ -42,7 +42,7 @@ def start(
     with tempfile.TemporaryFile() as stderr:
         child = subprocess.Popen(
             [*serve_command(spec), "--private", str(path)],
-            stdin=subprocess.PIPE,  # closed by the kernel when this process ends
+            stdin=subprocess.PIPE,  # the kernel closes it when this process ends, which stops the child
             stdout=subprocess.DEVNULL,
             stderr=stderr,
             **detached_process_options(),
@@ -51,7 +51,7 @@ def start(
             while not _is_ready(path):
                 if child.poll() is not None:
                     stderr.seek(0)
-                    raise exit_error(child.returncode, last_line(stderr) or "the engine exited without a message")
+                    raise exit_error(child.returncode, last_line(stderr) or "the daemon exited without a message")
                 on_stage(LOADING if is_listening(path) else STARTING)
                 time.sleep(POLL_SECONDS)
             if say and (notice := Client(Address(path)).get("/ps").get("notice")):
@@ -64,7 +64,7 @@ def start(
 
 @contextmanager
 def private_daemon(spec: EngineSpec, say: Callable[[str], None]) -> Iterator[Client]:
-    """Run a private daemon for the duration of a context, and yield a client of it."""
+    """Run a private daemon during the context, and yield its client."""
     path = paths.private_socket()
     child = start(spec, path, lambda _: None, say)
     try:
@@ -83,8 +83,8 @@ def end(child: "subprocess.Popen[bytes]", path: Path) -> None:
     except subprocess.TimeoutExpired:
         child.kill()
         child.wait()
-        for left in (path, lock_of(path)):
-            left.unlink(missing_ok=True)
+        for file in (path, lock_of(path)):
+            file.unlink(missing_ok=True)
 
 
 def _is_ready(path: Path) -> bool:

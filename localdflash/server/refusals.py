@@ -1,4 +1,4 @@
-"""Conversion between errors and HTTP responses: a client raises the exception that the daemon raised."""
+"""Map exceptions to HTTP errors and back, so that a client raises the exception that the daemon raised."""
 
 import json
 from typing import Any
@@ -8,7 +8,7 @@ from localdflash.base.errors import LocaldflashError, UsageError
 
 Json = dict[str, Any]
 
-# HTTP status and code of each exception type; subclasses after their bases, so that the most specific entry wins.
+# HTTP status and error code by exception type. Subclasses come after their bases: the last entry that matches counts.
 ERRORS: dict[type[LocaldflashError], tuple[int, str | None]] = {
     LocaldflashError: (500, None),
     UsageError: (400, "invalid_value"),
@@ -28,7 +28,7 @@ _CODES: dict[str | None, type[LocaldflashError]] = {
 
 
 def error_of_response(content: str | bytes, status: int) -> LocaldflashError:
-    """Return the exception for an error response with this status and body."""
+    """Return the exception for a response with this body and error status."""
     try:
         return error_of_body(json_object(content), status)
     except LocaldflashError:
@@ -36,7 +36,7 @@ def error_of_response(content: str | bytes, status: int) -> LocaldflashError:
 
 
 def error_of_body(content: Json, status: int) -> LocaldflashError:
-    """Return the error in an OpenAI-style body; if the body has none, return an error that names the status."""
+    """Return the exception for the error in an OpenAI-style body; without an error in it, for the status."""
     about = content.get("error")
     about = about if isinstance(about, dict) else {"message": about}
     fallback = f"the server answered with {f'status {status}' if status >= 300 else 'an error without a message'}"

@@ -1,12 +1,12 @@
-"""Listening sockets of the daemon: a local path for this user only, and optional TCP ports.
+"""Listening sockets of the daemon: a local path that only this user can reach, and optional TCP ports.
 
 A path with the suffix `.tcp` is a port file; any other path is a Unix socket, whose peer must have this process's user
-id. The folder has mode 0700, the file or socket has mode 0600. Only the holder of `lifetime` may listen at the path, so
-an existing file there is stale.
+id. The folder has mode 0700, the file or socket has mode 0600. Only the holder of `path_lock` may listen at the path,
+so that holder may replace a file there.
 
-A port file holds a port of 127.0.0.1 and a key, because any user of the machine can connect to the port. Any user can
-also bind the port of a killed daemon. Therefore the daemon locks the file as long as it holds the port, and a client
-reads port and key only from a locked file. The key changes at every start.
+A port file holds a port of 127.0.0.1, and a key, because every user of the machine can connect to the port. Any user
+could also bind the port of a killed daemon. So the daemon keeps the file locked while it listens, and a client uses
+port and key only if the file is locked. The key changes at every start.
 """
 
 import errno
@@ -28,21 +28,21 @@ from localdflash.base.system.tcp_socket import claim
 from localdflash.server.address import Address
 
 BACKLOG = 128
-LEAVE_SECONDS = 15  # timeout for a stopping daemon to exit
+EXIT_SECONDS = 15  # timeout for a stopping daemon to exit
 LOOPBACK = "127.0.0.1"
-MAX_FILE_BYTES = 128
-LOCK_SECONDS = 2.0  # how long the daemon waits for clients that read the port file
+MAX_FILE_BYTES = 128  # more than a port file has
+LOCK_SECONDS = 2.0  # timeout of the daemon's lock: a client locks the file briefly to read it
 POLL_SECONDS = 0.005
 _PORT_FILE = re.compile(rb"([1-9][0-9]{0,4})\n([A-Za-z0-9_-]{43})\n")
 
 
 class AlreadyRunning(LocaldflashError):
-    """Error: another daemon is already running (exit code 1)."""
+    """Another daemon is already running (exit code 1)."""
 
 
 @dataclass(frozen=True)
 class LocalListener:
-    """Listening socket for this user's programs, the key that requests need ("": none), and what removes its path."""
+    """Listening socket for this user's programs. `key`: for all requests, "": none. `withdraw` removes its path."""
 
     listener: socket.socket
     key: str
@@ -50,13 +50,13 @@ class LocalListener:
 
 
 @contextmanager
-def lifetime(path: Path) -> Iterator[None]:
-    """Hold the lock of the only daemon of `path`, by either transport; wait for a holder that no longer listens."""
+def path_lock(path: Path) -> Iterator[None]:
+    """Hold the lock of the process that listens at `path`; wait for a holder that exits, else raise AlreadyRunning."""
     with ExitStack() as held:
         try:
             held.enter_context(
                 file_lock.process_lock(
-                    lock_of(path), LEAVE_SECONDS, lambda: is_listening(path) or is_listening(other_transport_path(path))
+                    lock_of(path), EXIT_SECONDS, lambda: is_listening(path) or is_listening(other_transport_path(path))
                 )
             )
         except TimeoutError:
@@ -65,12 +65,12 @@ def lifetime(path: Path) -> Iterator[None]:
 
 
 def lock_of(path: Path) -> Path:
-    """Return the lock file of the one process that may listen at this path."""
+    """Return the path of the lock file for `path_lock`."""
     return path.with_suffix(".lock")
 
 
 def other_transport_path(path: Path) -> Path:
-    """Return the path at which the daemon of `path` would listen with the other transport."""
+    """Return the path at which the daemon listens with the other transport: `engine.tcp` for `engine.sock`."""
     return path.with_suffix(paths.SUFFIXES["unix" if paths.transport_of(path) == "tcp" else "tcp"])
 
 
@@ -79,29 +79,29 @@ def is_listening(path: Path) -> bool:
     if paths.transport_of(path) == "unix":
         return unix_socket.is_listening(path)
     try:
-        return read_port(path) is not None
+        return read_port_file(path) is not None
     except OSError:
         return False
 
 
-def located(address: Address) -> Address:
-    """Return the address, with port and key read from its port file if it has one; OSError if that file is stale."""
+def resolve_port_file(address: Address) -> Address:
+    """Return an address; one with a port file gets the port and key in the file. OSError if no process listens."""
     if not address.socket or paths.transport_of(address.socket) == "unix":
         return address
-    if (port := read_port(address.socket)) is None:
+    if (port := read_port_file(address.socket)) is None:
         raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
     return replace(address, socket=None, host=port.host, port=port.port, key=port.key)
 
 
 def prepare_folder(path: Path) -> None:
-    """Create the folder of the socket with mode 0700; raise LocaldflashError if an existing folder is not private."""
+    """Create the folder of `path` with mode 0700; LocaldflashError if other users can access an existing folder."""
     paths.create_private(path.parent)
     paths.check_private(path.parent)
 
 
 @contextmanager
-def local(path: Path) -> Iterator[LocalListener]:
-    """Listen at `path` during the context, replacing a stale file. Call only while holding `lifetime`."""
+def listen_at(path: Path) -> Iterator[LocalListener]:
+    """Listen at `path` during the context, replacing an old file. Call this only while holding `path_lock`."""
     if paths.transport_of(path) == "tcp":
         with listening_port(path) as own:
             yield own
@@ -112,7 +112,7 @@ def local(path: Path) -> Iterator[LocalListener]:
 
 @contextmanager
 def listening_socket(path: Path) -> Iterator[socket.socket]:
-    """Listen on a Unix socket at `path` during the context, replacing a stale one. Call only under `lifetime`."""
+    """Listen on a Unix socket at `path` during the context; see `listen_at`."""
     path.unlink(missing_ok=True)
     try:
         listener = unix_socket.bind(path)
@@ -128,12 +128,12 @@ def listening_socket(path: Path) -> Iterator[socket.socket]:
 
 @contextmanager
 def listening_port(path: Path) -> Iterator[LocalListener]:
-    """Listen on a free port during the context, and publish it at `path`. Call only under `lifetime`."""
+    """Listen on a free TCP port during the context, and write it to the port file `path`; see `listen_at`."""
     with ExitStack() as stack:
         try:
-            file = _locked(path)  # opened first, so a dying process closes it before the socket
+            file = _create_locked(path)  # opened first, so that a dying process closes it first
             withdraw = stack.enter_context(ExitStack())
-            withdraw.callback(_remove, file, path)
+            withdraw.callback(_close_and_remove, file, path)
             listener = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
             claim(listener)
             listener.bind((LOOPBACK, 0))
@@ -148,14 +148,14 @@ def listening_port(path: Path) -> Iterator[LocalListener]:
             withdraw.close()
 
 
-def _remove(file: int, path: Path) -> None:
-    os.close(file)  # first: Windows removes no file that is open
+def _close_and_remove(file: int, path: Path) -> None:
+    os.close(file)  # close first: Windows removes no open file
     with suppress(OSError):
         path.unlink()
 
 
-def read_port(path: Path) -> Address | None:
-    """Return the port that the lock's holder published, if any; LocaldflashError if other users can read the file."""
+def read_port_file(path: Path) -> Address | None:
+    """Return the address in a locked port file, else None; LocaldflashError if other users can read the file."""
     file = os.open(path, READ)
     try:
         if file_lock.try_lock(file, shared=True):
@@ -169,9 +169,9 @@ def read_port(path: Path) -> Address | None:
     return Address(host=LOOPBACK, port=int(match[1]), key=match[2].decode()) if match else None
 
 
-def _locked(path: Path) -> int:
-    """Create and lock an empty file, so that only the lock holder can have written its contents."""
-    with suppress(FileNotFoundError, PermissionError):  # Windows: a client has the file open
+def _create_locked(path: Path) -> int:
+    """Create an empty file, lock it, and return its descriptor: only the lock holder can write its contents."""
+    with suppress(FileNotFoundError, PermissionError):  # on Windows, while a client has the file open
         path.unlink()
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | BASE_FLAGS, 0o600)
     end = time.monotonic() + LOCK_SECONDS
@@ -187,7 +187,7 @@ def _locked(path: Path) -> int:
 
 
 def tcp_socket(host: str, port: int) -> socket.socket:
-    """Listen on TCP (port 0: any free port); raise UsageError if the port is taken or the address is not local."""
+    """Return a listening TCP socket (port 0: any free port); UsageError if the port is taken or `host` is not ours."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError:

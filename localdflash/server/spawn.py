@@ -1,4 +1,4 @@
-"""Connect to the running daemon, or start a daemon while holding a lock, so that only one process starts it."""
+"""Connect to the running daemon, or start one while holding a lock, so that no other process starts another."""
 
 import os
 import subprocess
@@ -22,19 +22,19 @@ from localdflash.base.errors import (
 from localdflash.base.files import paths
 from localdflash.base.system import process
 from localdflash.models.load_options import Options
-from localdflash.server.client import Client, find
+from localdflash.server.client import Client, find_daemon
 from localdflash.server.engine_spec import EngineSpec
 from localdflash.server.sockets import is_listening
 
-OnStage = Callable[[str], None]  # its argument is "starting" or "loading", or "loading: compiling 3 of 37"
-NOTICE_SECONDS = 0.5  # delay before "starting the daemon ..." is printed
+OnStage = Callable[[str], None]  # gets "starting", "loading" or "loading: compiling 3 of 37"
+NOTICE_SECONDS = 0.5  # delay until "starting the daemon ..." is printed
 POLL_SECONDS = 0.02  # interval of checks whether the daemon is ready
-LISTEN_SECONDS = 60.0  # timeout for a started daemon to listen; loading may take longer
+LISTEN_SECONDS = 60.0  # timeout for a started daemon to listen; there is none for loading
 STOP_SECONDS = 20.0  # timeout for a daemon to stop
 READY = "ok"
-OUR_PREFIX = "localdflash: "  # of every message of the command line
+OUR_PREFIX = "localdflash: "  # start of the command line's messages on stderr
 PROGRAM = "import sys; from localdflash.cli import main; sys.exit(main())"
-FALLBACK_PAIR = Options.pair  # the embedded pair, used if no other pair is installed
+FALLBACK_PAIR = Options.pair  # the embedded pair, which runs if no other pair is installed
 STARTING, LOADING = "starting", "loading"
 _ERRORS = {kind.exit_code: kind for kind in (LocaldflashError, UsageError, ModelError, OutOfMemory, DeviceError)}
 
@@ -42,32 +42,32 @@ _ERRORS = {kind.exit_code: kind for kind in (LocaldflashError, UsageError, Model
 def ensure_daemon(spec: EngineSpec, say: Callable[[str], None], on_stage: OnStage | None = None) -> Client:
     """Return a client of a daemon that has loaded the requested pair; start the daemon or load the pair if necessary.
 
-    `say` prints a line for the user. `on_stage` replaces progress lines; it may raise to stop waiting.
+    `say` prints a line for the user. `on_stage` replaces progress lines; it may raise to stop the wait.
     """
     try:
         return _connect(spec, say, on_stage)
-    except EngineDisconnect:  # the daemon reached its idle timeout in the meantime
+    except EngineDisconnect:  # the daemon exited meanwhile, for example after its idle timeout
         return _connect(spec, say, on_stage)
 
 
 def _connect(spec: EngineSpec, say: Callable[[str], None], on_stage: OnStage | None) -> Client:
-    waiting = _Waiting(say, on_stage)
-    client = _replace_other_version(_running_or_started(spec, waiting), spec, waiting)
-    _load_requested_pair(client, spec, waiting)
+    progress = _StartProgress(say, on_stage)
+    client = _replace_other_version(_find_or_start(spec, progress), spec, progress)
+    _load_requested_pair(client, spec, progress)
     return client
 
 
-def _load_requested_pair(client: Client, spec: EngineSpec, waiting: "_Waiting") -> None:
-    """Load the requested pair if the role has no pair or other options; do nothing without given options or a role."""
+def _load_requested_pair(client: Client, spec: EngineSpec, progress: "_StartProgress") -> None:
+    """Load the requested pair unless it is loaded with the given options. Without options and role, do nothing."""
     if not (spec.given or spec.role):
         return
     role = {"role": spec.role} if spec.role else {}
-    about = _pair_of(client.get("/ps"), spec)
-    if not about:
+    status = _find_pair_status(client.get("/ps"), spec)
+    if not status:
         given = {name: spec.options[name] for name in spec.given}
-        _request_load(client, {**given, "pair": spec.pair, **role}, waiting)
+        _request_load(client, {**given, "pair": spec.pair, **role}, progress)
         return
-    running = about["options"]
+    running = status["options"]
     changes = {name: spec.options[name] for name in spec.given if running.get(name) != spec.options[name]}
     if running["pair"] == FALLBACK_PAIR and "pair" not in spec.given and spec.pair != FALLBACK_PAIR:
         changes["pair"] = spec.pair  # installed or configured after the fallback pair was loaded
@@ -75,47 +75,47 @@ def _load_requested_pair(client: Client, spec: EngineSpec, waiting: "_Waiting") 
         other = changes.get("pair")
         values = [f"{name.replace('_', ' ')} {value}" for name, value in sorted(changes.items()) if name != "pair"]
         details = f" ({', '.join(values)})" if values else ""
-        waiting.say(f"loading {other}{details} ..." if other else f"reloading the pair{details} ...")
-        _request_load(client, {"pair": running["pair"], **changes, **role}, waiting)
+        progress.say(f"loading {other}{details} ..." if other else f"reloading the pair{details} ...")
+        _request_load(client, {"pair": running["pair"], **changes, **role}, progress)
 
 
-def _pair_of(about: dict[str, Any], spec: EngineSpec) -> dict[str, Any]:
-    """Return the /ps entry of the pair that a chat names, else of the role's pair, else {}; without a role, all."""
+def _find_pair_status(status: dict[str, Any], spec: EngineSpec) -> dict[str, Any]:
+    """Return the entry in a reply of /ps of the pair that a chat names, else of the role's pair; {} if missing."""
     if not spec.role:
-        return about
-    entries = [one for one in about["pairs"] if spec.role in one["roles"]]
+        return status
+    entries = [one for one in status["pairs"] if spec.role in one["roles"]]
     if "pair" in spec.given and spec.role == "chat":
-        candidates = [*entries, *(one for one in about["pairs"] if not one["roles"])]
+        candidates = [*entries, *(one for one in status["pairs"] if not one["roles"])]
         entries = [one for one in candidates if spec.pair in (one["pair"], one["options"]["pair"])] or entries
     return entries[0] if entries else {}
 
 
-def _request_load(client: Client, body: dict[str, Any], waiting: "_Waiting") -> None:
-    """Ask the daemon to load a pair; if a busy chat pair must be unloaded first, print a notice and wait."""
-    waiting.pause(LOADING)
+def _request_load(client: Client, body: dict[str, Any], progress: "_StartProgress") -> None:
+    """Let the daemon load a pair. If it must first unload a pair that is answering a chat, say so and wait."""
+    progress.pause(LOADING)
     try:
         reply = client.post("/load", {**body, "others": "wait" if body.get("role") == "completion" else "refuse"})
     except ModelBusy as busy:
-        waiting.say(f"{busy}; waiting to load {body['pair']} ...")
+        progress.say(f"{busy}; waiting to load {body['pair']} ...")
         reply = client.post("/load", {**body, "others": "wait"})
-    waiting.print_notice(reply.get("notice"))
+    progress.print_notice(reply.get("notice"))
 
 
 def stop(client: Client) -> None:
-    """Ask the daemon to stop and wait until it no longer listens."""
+    """Ask the daemon to stop, then wait until it no longer listens."""
     client.post("/stop", {})
     end = time.monotonic() + STOP_SECONDS
-    while find():
+    while find_daemon():
         if time.monotonic() > end:
             raise LocaldflashError(f"the daemon did not stop within {STOP_SECONDS:.0f} seconds; kill its process")
         time.sleep(POLL_SECONDS)
 
 
-def _running_or_started(spec: EngineSpec, waiting: "_Waiting") -> Client:
-    """Return a client of the running daemon, or start a daemon while holding the start lock."""
+def _find_or_start(spec: EngineSpec, progress: "_StartProgress") -> Client:
+    """Return a client of the running daemon; if there is none, start a daemon while holding the start lock."""
     lock = None
     while True:
-        if (client := find()) and _becomes_ready(client, waiting):
+        if (client := find_daemon()) and _wait_until_ready(client, progress):
             return client
         from filelock import FileLock, Timeout
 
@@ -126,54 +126,54 @@ def _running_or_started(spec: EngineSpec, waiting: "_Waiting") -> Client:
         try:
             held = lock.acquire(blocking=False)
         except Timeout:
-            waiting.pause(STARTING)
+            progress.pause(STARTING)
             continue
         with held:
             if not is_listening(paths.daemon_socket()):
-                _start(spec, waiting)
+                _start(spec, progress)
 
 
-def _becomes_ready(client: Client, waiting: "_Waiting") -> bool:
-    """Wait until the daemon is ready; return False if the daemon exits first, as after a failed load."""
+def _wait_until_ready(client: Client, progress: "_StartProgress") -> bool:
+    """Wait until the daemon is ready, and return True; False if it exits before, for example after a failed load."""
     try:
         while (health := client.health()).get("status") != READY:
-            waiting.pause(loading(health))
+            progress.pause(loading_stage(health))
     except EngineDisconnect:
         return False
     return True
 
 
-def loading(status: Mapping[str, Any]) -> str:
-    """Return the loading stage in a reply of /health or /ps."""
+def loading_stage(status: Mapping[str, Any]) -> str:
+    """Return the stage for `OnStage` from a reply of /health or /ps."""
     return f"{LOADING}: {status['doing']}" if status.get("doing") else LOADING
 
 
-def _start(spec: EngineSpec, waiting: "_Waiting") -> None:
-    """Start a daemon, wait until it is ready, and restart it after a GPU crash; raise its error if it exits first."""
+def _start(spec: EngineSpec, progress: "_StartProgress") -> None:
+    """Start a daemon and wait until it is ready. If it exits, raise its error, or start it again after a GPU crash."""
     from localdflash.base.machine import gpu_watch
 
     crashes = gpu_watch.count_crashes()
     while True:
         try:
-            _start_once(spec, waiting)
+            _start_once(spec, progress)
             return
         except LocaldflashError:
             before, crashes = crashes, gpu_watch.count_crashes()
             if not before < crashes <= gpu_watch.MAX_CRASHES:
                 raise
-        waiting.say("the daemon crashed on a GPU while loading; restarting ...")
+        progress.say("the daemon crashed on a GPU while loading; restarting ...")
 
 
-def _start_once(spec: EngineSpec, waiting: "_Waiting") -> None:
+def _start_once(spec: EngineSpec, progress: "_StartProgress") -> None:
     log = paths.engine_log()
     began = log.stat().st_size if log.exists() else 0
     child, deadline = _spawn(spec, log), time.monotonic() + LISTEN_SECONDS
     threading.Thread(target=child.wait, daemon=True).start()  # reap the child
     while child.poll() is None:
-        if (client := find()) and _becomes_ready(client, waiting):
-            waiting.print_notice(client.get("/ps").get("notice"))
+        if (client := find_daemon()) and _wait_until_ready(client, progress):
+            progress.print_notice(client.get("/ps").get("notice"))
             return
-        waiting.pause(STARTING)
+        progress.pause(STARTING)
         if time.monotonic() > deadline and not is_listening(paths.daemon_socket()):
             child.kill()
             child.wait()
@@ -185,7 +185,7 @@ def _start_once(spec: EngineSpec, waiting: "_Waiting") -> None:
 
 
 def _spawn(spec: EngineSpec, log: Path) -> "subprocess.Popen[bytes]":
-    """Start a daemon in its own session, detached from this process's terminal and working directory."""
+    """Start a daemon process, detached from this process's terminal, session and working directory."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     with open(os.open(log, flags, 0o600), "ab") as stderr:
         return subprocess.Popen(
@@ -198,12 +198,12 @@ def _spawn(spec: EngineSpec, log: Path) -> "subprocess.Popen[bytes]":
 
 
 def detached_process_options() -> dict[str, Any]:
-    """Return the Popen arguments for a detached process that does not import from its working directory."""
+    """Return Popen arguments for a detached process that imports no module from its working directory."""
     return {"cwd": "/", "env": os.environ | {"PYTHONSAFEPATH": "1"}, **process.detached_options()}
 
 
 def serve_command(spec: EngineSpec) -> list[str]:
-    """Return the `localdflash serve` command line for the requested pair."""
+    """Return the command line of `localdflash serve` for the requested pair and options."""
     arguments = [sys.executable, "-P", "-c", PROGRAM, "serve", *(["--role", spec.role] if spec.role else [])]
     for name, value in {**spec.options, "pair": spec.pair}.items():
         option = f"--{name.replace('_', '-')}"
@@ -212,40 +212,40 @@ def serve_command(spec: EngineSpec) -> list[str]:
 
 
 def exit_error(code: int, message: str) -> LocaldflashError:
-    """Return the error for an engine process that exited with `code` and a last message."""
+    """Return the error for a daemon that exited with this code and last message."""
     if name := process.ending_signal(code):
-        return LocaldflashError(f"the engine was killed by {name}: {message}")
+        return LocaldflashError(f"the daemon was killed by {name}: {message}")
     return _ERRORS.get(code, LocaldflashError)(message)
 
 
 def last_line(file: IO[bytes]) -> str:
-    """Return a program's last message, else its last line that is not blank; "" if there is none.
+    """Return the last message of localdflash in a log, else the last line that is not blank, or "".
 
-    A library may write after our message: a crash in the clean-up after a lost GPU writes a stack.
+    Libraries may write lines after the message, for example a stack trace if the clean-up after a lost GPU crashes.
     """
     lines = [line for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith(OUR_PREFIX)]
     return (ours or lines or [""])[-1].removeprefix(OUR_PREFIX)
 
 
-def _replace_other_version(client: Client, spec: EngineSpec, waiting: "_Waiting") -> Client:
+def _replace_other_version(client: Client, spec: EngineSpec, progress: "_StartProgress") -> Client:
     """Replace an idle daemon of another version; raise LocaldflashError if that daemon is busy."""
-    about = client.get("/ps")
-    theirs = about["version"]
+    status = client.get("/ps")
+    theirs = status["version"]
     if theirs == __version__:
         return client
-    if about["running"] or about["waiting"]:
+    if status["running"] or status["waiting"]:
         raise LocaldflashError(
             f"the running daemon is busy and has version {theirs} (expected {__version__}); try again later, or run"
             " `localdflash serve --stop`"
         )
-    waiting.say(f"replacing the running daemon (version {theirs}) with version {__version__}")
+    progress.say(f"replacing the running daemon (version {theirs}) with version {__version__}")
     stop(client)
-    return _running_or_started(spec, waiting)
+    return _find_or_start(spec, progress)
 
 
-class _Waiting:
-    """Reporter of progress while polling the daemon: calls `on_stage`, else prints one line on a terminal."""
+class _StartProgress:
+    """Reporter of progress while the daemon is polled: it calls `on_stage`, or else prints one line on a terminal."""
 
     def __init__(self, say: Callable[[str], None], on_stage: OnStage | None) -> None:
         self._began, self.say, self._on_stage = time.monotonic(), say, on_stage
@@ -261,6 +261,6 @@ class _Waiting:
         time.sleep(POLL_SECONDS)
 
     def print_notice(self, notice: str | None) -> None:
-        """Print the pair's notice, unless `on_stage` is given: then the caller reads the notice from /ps."""
+        """Print the pair's notice, unless there is an `on_stage`: such a caller reads the notice from /ps."""
         if notice and not self._on_stage:
             self.say(notice)

@@ -1,4 +1,4 @@
-"""TCP port of the daemon for other programs, and the API key of its requests, in a file that only the user can read."""
+"""TCP port of the daemon for other programs, and the file with the API key for it, which only the user can read."""
 
 import os
 import secrets
@@ -18,26 +18,26 @@ MAX_KEY_BYTES = 4096
 
 @dataclass(frozen=True)
 class TcpPort:
-    """TCP address to listen on, in addition to the local socket. `hosts` are the allowed names in Host headers."""
+    """TCP address to listen on, in addition to the local socket. `hosts`: allowed host names in Host headers."""
 
     host: str
     port: int  # 0: any free port
     key: str
     hosts: Collection[str]
-    key_file: Path  # named in the line for the user
+    key_file: Path  # file of `key`, for `describe`
 
     def listen_request(self) -> dict[str, object]:
-        """Return the body of a /listen request, without the key, which the daemon reads from the key file."""
+        """Return the body of a /listen request. It lacks the key, because the daemon reads the key file itself."""
         return {"host": self.host, "port": self.port, "hosts": sorted(self.hosts)}
 
     def describe(self, url: str) -> str:
-        """Return a line for the user with the port's URL and its key file."""
+        """Return a line for the user: the port's URL, and a curl command with the key file."""
         key = f'-H "Authorization: Bearer $(cat {shlex.quote(str(self.key_file))})"'
         return f"listening on {url}: curl {key} {url}/v1/models"
 
 
 def load_or_create_key(path: Path) -> str:
-    """Return the API key in `path`; generate one if the file is missing. Concurrent processes get the same key."""
+    """Return the API key in `path`; create a missing file with a new key. Concurrent calls return the same key."""
     if not path.exists():
         paths.create_private(path.parent)
         _create(path, secrets.token_urlsafe(32))
@@ -45,7 +45,7 @@ def load_or_create_key(path: Path) -> str:
 
 
 def read_key(path: Path) -> str:
-    """Return the key in `path`; raise UsageError if the file is missing, empty or readable by others."""
+    """Return the key in `path`; UsageError if the file is missing, invalid, or accessible to other users."""
     try:
         with path.open("rb") as file:
             about = os.fstat(file.fileno())
@@ -61,11 +61,11 @@ def read_key(path: Path) -> str:
 
 
 def _create(path: Path, key: str) -> None:
-    """Create the key file atomically, unless another process creates it first."""
+    """Create the key file atomically; if another process creates it first, keep that file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with suppress(FileNotFoundError):
-            temporary.unlink()  # left by a killed process that had this process id
+            temporary.unlink()  # left by a killed process with the same process id
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(key + "\n")
         with suppress(FileExistsError):

@@ -1,4 +1,4 @@
-"""Engine thread of one pair (target model and drafter), and the streams of its answers to the event loop."""
+"""Thread that loads and runs one pair (target model and drafter), and streams its answers to the event loop."""
 
 import asyncio
 import sys
@@ -37,31 +37,31 @@ MIN_CACHE_BYTES, MAX_CACHE_BYTES = 256_000_000, 8_192_000_000
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """Text added by one decoding step; empty for a partial character or a possible start of a stop string."""
+    """Text added by one decoding step. It is "" for part of a character, or a possible start of a stop string."""
 
     text: str
-    step: Step | None  # None: only text that was held back until the end
-    chosen: Sequence[SampledToken] = ()  # one per token of the step, if the request wants logprobs
+    step: Step | None  # None: held-back text at the end of the answer
+    chosen: Sequence[SampledToken] = ()  # one per token of the step if logprobs are requested, else empty
 
 
 @dataclass
 class AnswerStream:
-    """Request in progress, read by one event loop. Continuing past an end token submits a new engine job."""
+    """Request in progress, and its text for one event loop. To continue past an end token, it submits a second job."""
 
     request: Request
     text: AnswerText
     vocab_size: int
     scheduler: Scheduler
-    observe: Callable[[Step], None]
+    observe: Callable[[Step], None]  # called after each step, on the engine thread
     urgent: bool  # a completion, which the scheduler prefers to chat answers
-    seconds: float  # time limit after the first step, with finish reason "length"; 0: none
+    seconds: float  # time limit after the first step, then finish reason "length"; 0: none
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _deltas: asyncio.Queue[TextDelta | BaseException | None] = field(default_factory=asyncio.Queue)
     _abandoned: threading.Event = field(default_factory=threading.Event)  # set when the reader has closed the stream
     _deadline: float = 0.0
 
     async def run(self, document: str | None) -> AsyncGenerator[TextDelta]:
-        """Yield text deltas; closing the generator cancels the request within one step. Raise if the queue is full."""
+        """Yield text deltas. Closing the generator cancels the request within one step. QueueFull if too many wait."""
         self._submit(self.request, document)
         try:
             while delta := await self._deltas.get():
@@ -97,7 +97,7 @@ class AnswerStream:
         self._send(error)
 
     def _continue_past_end(self) -> bool:
-        """Submit a job that continues past the model's end token if the text wants that; return whether it did."""
+        """If the text continues past the model's end token, submit a job for that; return whether one was submitted."""
         if self._abandoned.is_set() or not self.text.resumes():
             return False
         finished = self._job
@@ -111,15 +111,15 @@ class AnswerStream:
         return True
 
     def _send(self, delta: TextDelta | BaseException | None) -> None:
-        with suppress(RuntimeError):  # the loop is closed, so no reader is left
+        with suppress(RuntimeError):  # the loop is closed: nobody reads the stream
             self._loop.call_soon_threadsafe(self._deltas.put_nowait, delta)
 
 
 class PairWorker:
-    """Engine thread that runs one pair from `start` until `retire` or `close`.
+    """Thread that loads one pair at `start`, and runs its requests until `retire` or `close`.
 
-    `cache_bytes` (None: a share of the free memory) and `disk_bytes` limit the prefix cache, `queue` waiting requests.
-    Workers that share `compute_lock` compute one at a time.
+    `cache_bytes` (None: a share of the free memory) and `disk_bytes` limit the prefix cache; `queue` limits the waiting
+    requests. Of the workers that share a `compute_lock`, only one computes at a time.
     """
 
     def __init__(
@@ -133,28 +133,28 @@ class PairWorker:
     ) -> None:
         self.options = options
         self.scheduler: Scheduler | None = None
-        self.device_lost: threading.Event = threading.Event()  # only a new process can recover
-        self.loaded_at = 0.0
-        self.doing = ""  # slow stage of the current load, for status reports
-        self.passed_check = False  # whether `_checking_gpu` approved CUDA; a reload of the pair uses it
+        self.device_lost: threading.Event = threading.Event()  # set if the GPU is lost: only a new process can recover
+        self.loaded_at = 0.0  # seconds since 1970
+        self.doing = ""  # slow stage of the load in progress, for status reports
+        self.passed_check = False  # whether `_checking_gpu` found CUDA sound: loading the pair again uses it
         self._cache_bytes, self._disk_bytes, self._queue, self._observe = cache_bytes, disk_bytes, queue, observe
         self._compute_lock = compute_lock or ComputeLock()
-        self.last_used = self.last_completion = time.monotonic()  # end of the last answer, and of the last completion
-        self.is_evicting = False  # whether running answers are cancelled to free memory for another pair
+        self.last_used = self.last_completion = time.monotonic()  # time at which the last answer, or completion, ended
+        self.is_evicting = False  # whether requests were cancelled to free memory for another pair
         self._loading: Future[LoadedPair] = Future()
-        self._eviction: Future[None] = Future()  # pending: `ready` waits; done: requests may begin
+        self._eviction: Future[None] = Future()  # while it is pending, `ready` waits, so that no request begins
         self._eviction.set_result(None)
         self._thread: threading.Thread | None = None
         self._unloading = threading.Event()
         self._closed = False
 
     def new_worker(self, options: Options) -> Self:
-        """Return a new worker for another pair that shares this worker's compute lock."""
+        """Return a worker for another pair, with this worker's limits and compute lock."""
         return type(self)(options, self._cache_bytes, self._queue, self._observe, self._disk_bytes, self._compute_lock)
 
     @property
     def display_name(self) -> str:
-        """Return the display name of the pair: its id, or the file name of a path or hub name."""
+        """Return the pair's name for messages: its id, or the last part of a path or hub name."""
         return self.options.pair.rstrip("/").rpartition("/")[2]
 
     @property
@@ -165,18 +165,18 @@ class PairWorker:
         return self._loading.result() if self._loading.done() and not self._loading.exception() else None
 
     @property
-    def busy(self) -> bool:
-        """Return whether any request is running or waiting."""
+    def is_busy(self) -> bool:
+        """Return whether any request, chat or completion, is running or waiting."""
         return self.scheduler is not None and self.scheduler.is_busy
 
     @property
-    def answering(self) -> bool:
+    def is_answering(self) -> bool:
         """Return whether a chat answer is running or waiting."""
         return self.scheduler is not None and self.scheduler.is_answering
 
     @property
     def size(self) -> int:
-        """Return the memory of the loaded pair in bytes, CPU and GPU, without the program; 0 if no pair is loaded."""
+        """Return the bytes of CPU and GPU memory that the loaded pair occupies; 0 if no pair is loaded."""
         return total(self.loaded.memory() | {PROGRAM: 0}) if self.loaded else 0
 
     @property
@@ -199,8 +199,8 @@ class PairWorker:
         loading = self._loading
         with ExitStack() as stack:
             try:
-                loaded = stack.enter_context(LoadedPair(replace(self.options, compiling=self._compiling)))
-                prefixes = PrefixCache(self._budget(), self._disk(loaded))
+                loaded = stack.enter_context(LoadedPair(replace(self.options, compiling=self._report_compiling)))
+                prefixes = PrefixCache(self._choose_cache_bytes(), self._open_disk_cache(loaded))
             except BaseException as error:
                 loading.set_exception(error)
                 return
@@ -221,7 +221,7 @@ class PairWorker:
 
     @contextmanager
     def _checking_gpu(self, loaded: LoadedPair) -> Iterator[None]:
-        """If backend `auto` needs a CUDA check of this pair, run it in a thread while the context is open."""
+        """If the pair must be checked before `auto` may use CUDA, check it in a thread while the context is open."""
         is_first = proof.is_first_check(self.options)
         subject = None if is_first else proof.find_unchecked_subject(loaded.files, self.options)
         if not (subject or is_first):
@@ -233,7 +233,7 @@ class PairWorker:
         def check() -> None:
             try:
                 checked = subject or proof.Subject.of(loaded.files, self.options)
-            except LocaldflashError as error:  # the engine cannot run this pair here
+            except LocaldflashError as error:  # the CUDA engine cannot run this pair here
                 loaded.gpu_check, loaded.notice = "", f"no CUDA engine: {error}"
                 return
             identified.set()
@@ -255,61 +255,61 @@ class PairWorker:
             yield
         finally:
             self._unloading.set()
-            if identified.is_set():  # else it imports torch, and then sees that it was cancelled
+            if identified.is_set():  # else it is still importing torch, and ends after that
                 thread.join()
 
-    def _compiling(self, done: int, total: int) -> None:
+    def _report_compiling(self, done: int, total: int) -> None:
         self.doing = f"compiling {done} of {total}" if done < total else ""
 
-    def _budget(self) -> int:
-        """Return the size limit of the prefix cache in memory."""
+    def _choose_cache_bytes(self) -> int:
+        """Return the size limit of the prefix cache in memory, from the settings or the free memory."""
         if self._cache_bytes is not None:
             return self._cache_bytes
         return min(max(psutil.virtual_memory().available // 8, MIN_CACHE_BYTES), MAX_CACHE_BYTES)
 
-    def _disk(self, loaded: LoadedPair) -> DiskCache | None:
+    def _open_disk_cache(self, loaded: LoadedPair) -> DiskCache | None:
         if not self._disk_bytes:
             return None
         return DiskCache(cache_folder() / "prefixes", loaded.identity(), self._disk_bytes)
 
     async def ready(self) -> LoadedPair:
         """Wait for the pair and return it; raise the error of a failed load."""
-        await self.eviction_decided()
+        await self.wait_for_eviction()
         return await asyncio.wrap_future(self._loading)
 
-    async def eviction_decided(self) -> None:
-        """Wait until a pending eviction is done or cancelled."""
+    async def wait_for_eviction(self) -> None:
+        """Wait until a pending eviction of this pair is done or cancelled."""
         await asyncio.wrap_future(self._eviction)
 
     async def wait_idle(self, *, cancel: bool = False) -> None:
-        """Wait for the current requests, cancelled first if `cancel`; meanwhile `ready` blocks new ones."""
+        """Wait until no request is left; `cancel` them first if set. `ready` blocks until the eviction is decided."""
         self._eviction, self.is_evicting = _pending(), cancel
         try:
             if cancel and self.scheduler:
                 self.scheduler.cancel_all()
-            while self.busy:
+            while self.is_busy:
                 await asyncio.sleep(POLL_SECONDS)
         except BaseException:
             self.cancel_eviction()
             raise
 
     def cancel_eviction(self) -> None:
-        """Keep the pair; callers of `ready` continue."""
+        """Keep the pair after all, and let waiting calls of `ready` continue."""
         self.is_evicting = False
         if not self._eviction.done():
             self._eviction.set_result(None)
 
     async def retire(self) -> None:
-        """Finish the current requests and unload the pair; later requests raise EngineDisconnect."""
+        """Finish the current requests, then unload the pair; later requests raise EngineDisconnect."""
         self._loading = _pending()
         self._loading.set_exception(EngineDisconnect("the model was unloaded; send the request again"))
         await asyncio.to_thread(self._stop, cancel=False)
-        self.scheduler = None  # release the pair and its cache: another pair may need the memory
+        self.scheduler = None  # frees the pair and its cache for another pair
         if not self._eviction.done():
             self._eviction.set_result(None)
 
     def cancel(self) -> None:
-        """Cancel every request and admit no new ones."""
+        """Cancel every request, and refuse new requests."""
         self._closed = True
         if self.scheduler:
             self.scheduler.close()
@@ -336,7 +336,7 @@ class PairWorker:
         ending: Ending | None = None,
         make_decoder: Callable[[Tokenizer], TextDecoder] = Detokenizer,
     ) -> AsyncGenerator[TextDelta]:
-        """Run a request and yield its text deltas; see `AnswerStream`. Raise the error that ended the request early."""
+        """Run a request and yield its text deltas; see `AnswerStream`. Raise the error of a failed request."""
         loaded, scheduler = self.loaded, self.scheduler
         if not (loaded and scheduler):
             raise EngineDisconnect("the model was unloaded; send the request again")
@@ -362,5 +362,5 @@ def _save_prefixes(prefixes: PrefixCache, loaded: LoadedPair) -> None:
 
 def _pending() -> "Future[Any]":
     future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()  # a waiter cannot cancel the future
+    future.set_running_or_notify_cancel()  # so that a cancelled waiter does not cancel the future
     return future

@@ -87,7 +87,7 @@ class ServerProbe:
 
         EngineDisconnect while the server loads its model. UsageError if a /v1/ path requires another key.
         """
-        status, data = await self._connection.answer("GET" if body is None else "POST", target, body)
+        status, data = await self._connection.request("GET" if body is None else "POST", target, body)
         if status in DENIED_STATUSES and target.startswith("/v1/"):
             raise self._key_error()
         if status == 503:

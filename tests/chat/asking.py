@@ -23,7 +23,7 @@ END = b"0\r\n\r\n"
 class FixedSource:
     """Source of a running server; `opened` counts the calls of `open`."""
 
-    restarts = True
+    can_restart = True
 
     def __init__(self, path: Path) -> None:
         self.path, self.opened, self.pair = path, 0, ""

@@ -86,7 +86,7 @@ async def test_localdflash_over_tcp_reports_all_fields(live: Any, tmp_path: Path
     key.chmod(0o600)
     async with open_answerer(NamedServer(f"http://127.0.0.1:{live.port}/v1/", key)) as answerer:
         info = await answerer.ready()
-        assert (info.pair, info.context, info.drafter) == ("embedded", 1024, True)
+        assert (info.pair, info.context, info.has_drafter) == ("embedded", 1024, True)
         answer = await ask(answerer)
         assert answer.text == content(server_answer(live))
         assert answer.done.numbers["drafted"] > 0

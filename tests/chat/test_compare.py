@@ -65,11 +65,11 @@ def test_comparison_interleaves_the_modes() -> None:
     assert (result.baseline.ttft_ms, result.drafting.ttft_ms) == (7.5, 25.0)
     assert (len(result.baseline.rates), result.drafting.tokens, result.rounds) == (4, 40, 4)
     assert result.identical is True
-    assert result.running == ""
+    assert result.activity == ""
     assert progress[-1] is result
     assert [one.identical for one in progress] == [None] * 3 + [True] * 7
     assert [one.ratio for one in progress[:-1]] == [None] * 9
-    assert all(one.running for one in progress[:-1])
+    assert all(one.activity for one in progress[:-1])
 
 
 def test_overlapping_speeds_are_no_difference() -> None:

@@ -106,7 +106,7 @@ async def test_fork_keeps_the_original_chat() -> None:
 async def test_empty_chat_refuses_retry_edit_and_fork() -> None:
     async with open_talk() as (talk, _answerer, _notices):
         for remove in (talk.remove_answer, talk.remove_user_message):
-            with pytest.raises(UsageError, match="nothing was asked"):
+            with pytest.raises(UsageError, match="this chat has no message yet"):
                 remove()
         with pytest.raises(UsageError, match="nothing to fork"):
             await talk.fork(None)
@@ -123,7 +123,7 @@ async def test_chat_deleted_elsewhere_is_stored_again() -> None:
         assert await stored_messages(talk) == talk.messages
         assert len(talk.messages) == 4
     (line,) = notices
-    assert line.endswith("it was deleted; this chat is stored again")
+    assert line.endswith("it was deleted; this chat is saved as a new one")
 
 
 async def all_texts(talk: Talk) -> list[list[str]]:
@@ -152,7 +152,7 @@ async def test_unsaved_chat_is_saved_with_the_next_one(method: str, monkeypatch:
         disk = FullDisk(monkeypatch, method)
         talk.system = "Be brief."
         await exchange(talk, "first")
-        talk.new()
+        talk.start_new_chat()
         talk.system = "Be long."
         await exchange(talk, "second")
         disk.full = False
@@ -161,7 +161,7 @@ async def test_unsaved_chat_is_saved_with_the_next_one(method: str, monkeypatch:
         assert await all_texts(talk) == [["first", "It is."], ["second", "It is."]]
         systems = {info.title: info.system for info in await talk.run_in_store(ChatStore.sessions)}
         assert systems == {"first": "Be brief.", "second": "Be long."}
-    assert [line.split(":")[0] for line in notices] == ["not saved", "saved again"]
+    assert [line.split(":")[0] for line in notices] == ["not saved", "saving works again; all messages are saved"]
 
 
 async def test_two_processes_continuing_one_answer_make_two_versions(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ async def test_chat_is_stored_again_after_its_file_was_removed(removed: str, tmp
             path.parent.rmdir()
         await exchange(talk, "second")
     (line,) = notices
-    assert line == f"{path}: was removed or replaced; this chat is stored again"
+    assert line == f"{path}: was removed or replaced; this chat is saved as a new one"
     store = ChatStore(path, ignore)
     found = [[one.text for one in store.branch(info.id)] for info in store.sessions()]
     store.close()

@@ -73,6 +73,7 @@ def test_symbols_are_found_and_read(files: AttachableFiles, write: Callable[...,
         ("3-2", "a.py:3-2: expected lines as first-last, counted from 1"),
         ("1-9", "a.py:1-9: the file has 1 lines"),
         ("Nothing", "a.py defines no Nothing"),
+        ("²", "a.py defines no ²"),
     ],
 )
 def test_missing_parts_are_refused(files: AttachableFiles, write: Callable[..., Path], part: str, reason: str) -> None:
@@ -180,7 +181,7 @@ def test_secret_and_ignored_files_are_never_listed_or_read(
             found = attach_mentions(f"what is in {mention} here", project_files)
             assert found.attachments == ()
             assert len(found.refused) == 1
-        assert project_files.relative(spelling) is None
+        assert project_files.relative_path(spelling) is None
 
 
 @pytest.mark.parametrize("spelling", ["../outside.txt", "{root}/../outside.txt", "../project-two/a.txt", "/etc/passwd"])

@@ -17,7 +17,7 @@ from localdflash.chat.sampling_settings import SETTINGS, ChatSettings
     ],
 )
 def test_setting_is_parsed(name: str, value: str, found: object) -> None:
-    changed = ChatSettings().changed(name, value)
+    changed = ChatSettings().with_value(name, value)
     assert getattr(changed, name) == found
     assert [one for one in SETTINGS if getattr(changed, one) != getattr(ChatSettings(), one)] in ([name], [])
 
@@ -37,5 +37,5 @@ def test_setting_is_parsed(name: str, value: str, found: object) -> None:
 )
 def test_invalid_setting_is_refused(name: str, value: str, message: str) -> None:
     with pytest.raises(UsageError) as error:
-        ChatSettings().changed(name, value)
+        ChatSettings().with_value(name, value)
     assert message in str(error.value)

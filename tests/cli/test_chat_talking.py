@@ -58,7 +58,7 @@ def test_history_is_sent_with_each_question(open_scripted: Callable[..., Any]) -
     assert [ask(talk, text) for text in ("one", "two")] == [["answer", " 1"], ["answer 2"]]
     assert contents(engine.asked[1]) == ["Be brief.", "one", "answer 1", "two"]
     assert (engine.asked[1]["temperature"], engine.asked[1]["stream"]) == (0.0, True)
-    talk.talk.new()
+    talk.talk.start_new_chat()
     ask(talk, "three")
     assert contents(engine.asked[2]) == ["Be brief.", "three"]
 

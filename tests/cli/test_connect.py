@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from localdflash.base.files import paths
-from localdflash.cli.connect_command import PROGRAMS, agent_of
+from localdflash.cli.connect_command import PROGRAMS, make_agent
 
 yaml = pytest.importorskip("yaml")
 READERS: dict[str, Callable[[str], Any]] = {
@@ -32,7 +32,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_settings_are_written_once_beside_the_users_own(run: Callable[..., Any], program: str) -> None:
-    settings = agent_of(program, URL, paths.key_file(), "k", 4096).settings
+    settings = make_agent(program, URL, paths.key_file(), "k", 4096).settings
     printed = run("connect", program, "--url", URL).out
     assert run("connect", program, "--url", f"{URL}/v1", "--write").code == 0
     read = READERS[settings.path.suffix]

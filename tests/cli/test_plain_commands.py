@@ -99,7 +99,7 @@ def test_quit_leaves_and_a_path_is_a_message(chat: RunChat, engine: ScriptedEngi
 
 
 def test_retry_and_continue(chat: RunChat, engine: ScriptedEngine) -> None:
-    assert "nothing was asked yet" in chat("/retry")
+    assert "this chat has no message yet" in chat("/retry")
     assert "no answer" in chat("/continue")
     text = chat("why?", "/retry", "and?", "/continue")
     assert [contents(body) for body in engine.asked] == [

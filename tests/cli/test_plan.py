@@ -140,7 +140,8 @@ STATE = {**PAIR, "pairs": [PAIR], "idle_seconds": 12.4}
 
 
 def test_ps_prints_planned_and_measured_memory(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localdflash.server.client.find", lambda: SimpleNamespace(get={"/ps": STATE}.__getitem__))
+    client = SimpleNamespace(get={"/ps": STATE}.__getitem__)
+    monkeypatch.setattr("localdflash.server.client.find_daemon", lambda: client)
     fields, table, _ = run("models", "ps").out.split("\n\n")
     rows = {line[0]: [cell.strip() for cell in line[1:] if cell.strip()] for line in map(split, table.splitlines())}
     assert rows["target weights"] == ["7.0 MB", "7.0 MB"]

@@ -27,7 +27,7 @@ from localdflash.base.errors import (
 )
 from localdflash.server import client as module
 from localdflash.server.address import Address
-from localdflash.server.client import DONE, Client, ClientConnection, Events, Exchange
+from localdflash.server.client import DONE, Client, ClientConnection, EventParser, Exchange
 
 EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\r\n"  # up to the connection's end
 CHUNKED = EVENTS.replace(b"\r\n\r\n", b"\r\ntransfer-encoding: chunked\r\n\r\n")
@@ -80,7 +80,7 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Answering:
             finally:
                 server.left = True
 
-        monkeypatch.setattr(module, "_connected", connect)
+        monkeypatch.setattr(module, "_connect", connect)
         return Client(Address(port=1))
 
     return client_of
@@ -96,8 +96,8 @@ def spelled(content: dict[str, Any], end: str, style: int) -> str:
 
 def received(pieces: list[bytes]) -> list[dict[str, Any]]:
     """Return the events of an answer that arrives in pieces."""
-    http, events, found = Exchange(Address()), Events(), list[dict[str, Any]]()
-    http.request("POST", "/x", {}, streams=True)
+    http, events, found = Exchange(Address()), EventParser(), list[dict[str, Any]]()
+    http.request("POST", "/x", {}, expects_events=True)
     for piece in pieces:
         for data in events.push(http.receive(piece)):
             if data == DONE:
@@ -250,5 +250,6 @@ def test_an_unreachable_engine_is_reported(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(EngineDisconnect, match=f"^{url} cannot be reached: Connection refused$"):
             Client(Address.of_url(url)).get("/x")
-    with pytest.raises(EngineDisconnect, match=r"^x went away: Name or service not known$"), module.broken("x"):
+    gone = pytest.raises(EngineDisconnect, match=r"^x went away: Name or service not known$")
+    with gone, module.convert_connection_errors("x"):
         raise socket.gaierror(-2, "Name or service not known")

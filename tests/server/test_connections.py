@@ -204,7 +204,7 @@ def test_running_out_of_descriptors_is_one_line() -> None:
         handle(loop, {"message": "socket.accept() out of system resource", "exception": OSError(24, "Too many")})
     loop.close()
     assert len(made) == 1000
-    assert said == ["cannot accept connections ([Errno 24] Too many); dropped waiting connections"]
+    assert said == ["cannot accept connections ([Errno 24] Too many); closed waiting connections"]
 
 
 @pytest.mark.system

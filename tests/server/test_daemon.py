@@ -22,9 +22,9 @@ from localdflash.base.system import unix_socket
 from localdflash.engine.host_pair import HostPair
 from localdflash.models.load_options import Options
 from localdflash.server import daemon
-from localdflash.server.client import find
+from localdflash.server.client import find_daemon
 from localdflash.server.daemon import Daemon, DaemonSettings
-from localdflash.server.sockets import lifetime, local, prepare_folder
+from localdflash.server.sockets import listen_at, path_lock, prepare_folder
 from tests.support.daemons import unix_only
 
 pytestmark = [
@@ -65,8 +65,8 @@ async def start(tiny_pair: Path) -> AsyncIterator[Start]:
         async def begin(*, pair: str = str(tiny_pair / "target.gguf"), **settings: Any) -> Running:
             path = paths.daemon_socket()
             prepare_folder(path)
-            stack.enter_context(lifetime(path))
-            own = stack.enter_context(local(path))
+            stack.enter_context(path_lock(path))
+            own = stack.enter_context(listen_at(path))
             options = Options(pair, "llama.cpp", threads=1, context=1024)
             daemon = Daemon(DaemonSettings(options, 8_000_000, 4, **settings), lambda _: None, path, own)
             task = asyncio.create_task(daemon.run([own.listener]))
@@ -114,17 +114,17 @@ def test_a_folder_that_is_not_the_users_alone_is_refused(short_home: Path, monke
         with pytest.raises(LocaldflashError, match="open to other users; run `chmod 700` on it"):
             prepare_folder(paths.daemon_socket())
         with pytest.raises(LocaldflashError, match="open to other users"):
-            find()
+            find_daemon()
     folder.chmod(0o700)
     with monkeypatch.context() as patch:
         patch.setattr(os, "getuid", lambda: 12345)
         with pytest.raises(LocaldflashError, match="belongs to another user"):
-            find()
+            find_daemon()
     folder.rmdir()
     (short_home / "elsewhere").mkdir(mode=0o700)
     folder.symlink_to(short_home / "elsewhere")
     with pytest.raises(LocaldflashError, match="not a folder"):
-        find()
+        find_daemon()
 
 
 def test_a_socket_path_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from localdflash.base.errors import LocaldflashError
 from localdflash.base.files import paths
 from localdflash.server import sockets
-from localdflash.server.client import find
+from localdflash.server.client import find_daemon
 from tests.support.daemons import (
     BY_TCP,
     LONG,
@@ -45,7 +45,7 @@ def test_a_second_one_is_refused_and_what_a_killed_one_left_is_replaced() -> Non
     assert is_ready()
     killed(first)
     assert paths.daemon_socket().exists()
-    assert find() is None
+    assert find_daemon() is None
     start()
     assert is_ready()
 
@@ -145,12 +145,12 @@ def test_the_command_ends_with_the_engine() -> None:
 def test_the_lock_of_a_port_ends_with_the_process_that_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALDFLASH_TRANSPORT", "tcp")
     process = start()
-    assert find()
+    assert find_daemon()
     killed(process)
     held = sockets._PORT_FILE.fullmatch(paths.daemon_socket().read_bytes())
     assert held
     with socket.create_server(("127.0.0.1", int(held[1]))) as imposter:  # who takes the port gets nothing
-        assert find() is None
+        assert find_daemon() is None
         imposter.settimeout(0.1)
         with pytest.raises(TimeoutError):
             imposter.accept()
@@ -162,7 +162,7 @@ def test_an_engine_that_listens_otherwise_is_named(monkeypatch: pytest.MonkeyPat
     process = start()
     by_port = paths.daemon_socket()
     monkeypatch.setenv("LOCALDFLASH_TRANSPORT", "unix")
-    assert find() is None
+    assert find_daemon() is None
     code, lines = said(begin())
     assert code == 1
     assert lines == [

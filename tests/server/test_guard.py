@@ -22,7 +22,7 @@ async def status(
     path: str = "/v1/models",
     hosts: Any = LOOPBACK,
     method: str = "GET",
-    own: bool = False,
+    is_local: bool = False,
 ) -> int:
     sent: list[dict[str, Any]] = []
 
@@ -33,7 +33,7 @@ async def status(
         return {"type": "http.request", "body": b"", "more_body": False}
 
     scope = {"type": "http", "method": method, "path": path, "headers": list(headers), "query_string": b""}
-    await Guard(passed, key=KEY, hosts=hosts, own=own)(scope, receive, send)
+    await Guard(passed, key=KEY, hosts=hosts, is_local=is_local)(scope, receive, send)
     assert not any(name.lower().startswith(b"access-control") for name, _ in sent[0]["headers"])
     return int(sent[0]["status"])
 
@@ -105,10 +105,10 @@ async def test_paths_without_a_key_and_paths_for_the_users_own_programs() -> Non
     for path in ("/load", "/stop", "/listen"):
         assert await status(HOST, AUTHORIZED, path=path, method="POST") == 403
     for path in ("/load", "/stop", "/listen", "/health", "/ps", "/nope"):
-        assert await status(HOST, AUTHORIZED, path=path, own=True) == 200
-        assert await status(HOST, path=path, own=True) == 401
-        assert await status(HOST, AUTHORIZED, (b"origin", b"null"), path=path, own=True) == 403
-        assert await status((b"host", b"evil.example"), AUTHORIZED, path=path, own=True) == 421
+        assert await status(HOST, AUTHORIZED, path=path, is_local=True) == 200
+        assert await status(HOST, path=path, is_local=True) == 401
+        assert await status(HOST, AUTHORIZED, (b"origin", b"null"), path=path, is_local=True) == 403
+        assert await status((b"host", b"evil.example"), AUTHORIZED, path=path, is_local=True) == 421
 
 
 async def test_no_web_sockets_and_no_guard_without_a_key() -> None:

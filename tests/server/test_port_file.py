@@ -11,9 +11,10 @@ from localdflash.base.errors import EngineDisconnect, LocaldflashError
 from localdflash.base.files import paths
 from localdflash.base.system import file_lock
 from localdflash.base.system.file_lock import process_lock
+from localdflash.server import sockets
 from localdflash.server.address import Address
 from localdflash.server.client import Client
-from localdflash.server.sockets import is_listening, lifetime, local, located, lock_of, other_transport_path, read_port
+from localdflash.server.sockets import is_listening, listen_at, lock_of, path_lock, read_port_file, resolve_port_file
 from tests.support.daemons import DROPPED_SOCKET
 
 pytestmark = [pytest.mark.usefixtures("short_home"), pytest.mark.filterwarnings(DROPPED_SOCKET)]
@@ -31,8 +32,8 @@ def path() -> Path:
 
 
 def test_it_holds_the_port_and_a_key_for_its_user_alone(path: Path, short_home: Path) -> None:
-    with local(path) as own:
-        port = read_port(path)
+    with listen_at(path) as own:
+        port = read_port_file(path)
         assert port
         assert (own.listener.getsockname(), own.key) == (("127.0.0.1", port.port), port.key)
         (short_home / "link").symlink_to(path)
@@ -43,9 +44,9 @@ def test_it_holds_the_port_and_a_key_for_its_user_alone(path: Path, short_home: 
         for mode in (0o640, 0o604):
             path.chmod(mode)
             with pytest.raises(LocaldflashError, match="readable by other users"):
-                read_port(path)
+                read_port_file(path)
     assert not path.exists()
-    with local(path) as again:
+    with listen_at(path) as again:
         assert again.key != port.key, "every start has its own"
 
 
@@ -53,7 +54,7 @@ def test_an_unlocked_port_file_is_ignored(path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as imposter:
         path.write_text(f"{imposter.getsockname()[1]}\n{'k' * 43}\n")
         path.chmod(0o600)
-        assert read_port(path) is None
+        assert read_port_file(path) is None
         assert not is_listening(path)
         with pytest.raises(EngineDisconnect, match="cannot be reached: Connection refused"):
             Client(Address(path)).get("/ps")
@@ -68,12 +69,12 @@ def test_anything_else_in_a_locked_file_is_no_port(path: Path) -> None:
         path.chmod(0o600)
         held = os.open(path, os.O_RDWR)
         assert file_lock.try_lock(held)
-        assert read_port(path) is None
+        assert read_port_file(path) is None
         os.close(held)
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(short_home: Path) -> None:
-    nowhere = local(short_home / "missing" / "engine.tcp")
+    nowhere = listen_at(short_home / "missing" / "engine.tcp")
     with (
         pytest.raises(LocaldflashError, match="cannot listen: No such file or directory; set LOCALDFLASH_HOME"),
         nowhere,
@@ -82,7 +83,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(short_home: Path) -> None:
 
 
 def test_a_withdrawn_port_keeps_its_connections(path: Path) -> None:
-    with local(path) as own:
+    with listen_at(path) as own:
         with socket.create_connection(own.listener.getsockname()) as connection:
             own.withdraw()
             assert not path.exists()
@@ -96,15 +97,15 @@ def test_a_withdrawn_port_keeps_its_connections(path: Path) -> None:
 
 def test_an_address_follows_the_current_port(path: Path) -> None:
     for _ in range(2):
-        with local(path) as own:
-            found = located(Address(path))
+        with listen_at(path) as own:
+            found = resolve_port_file(Address(path))
             assert (found.host, found.port, found.key) == (*own.listener.getsockname(), own.key)
             assert found.display_name == "the daemon"
     with pytest.raises(OSError, match="No such file"):
-        located(Address(path))
+        resolve_port_file(Address(path))
 
 
 def test_one_engine_has_one_lock_by_either_transport(path: Path) -> None:
-    assert other_transport_path(other_transport_path(path)) == path
-    with lifetime(path), pytest.raises(TimeoutError), process_lock(lock_of(other_transport_path(path))):
+    assert sockets.other_transport_path(sockets.other_transport_path(path)) == path
+    with path_lock(path), pytest.raises(TimeoutError), process_lock(lock_of(sockets.other_transport_path(path))):
         pass

@@ -13,7 +13,7 @@ from localdflash.base.errors import UsageError
 from localdflash.base.files import paths
 from localdflash.server import private
 from localdflash.server.address import Address
-from localdflash.server.client import Client, find
+from localdflash.server.client import Client, find_daemon
 from localdflash.server.engine_spec import EngineSpec
 from tests.support.daemons import PROCESS_MARKS, daemons, until
 
@@ -40,7 +40,7 @@ def test_it_serves_its_own_socket_and_leaves_nothing() -> None:
         assert client.get("/ps")["pair"] == "embedded"
         body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
         assert client.post("/v1/chat/completions", body)["usage"]["completion_tokens"]
-        assert find() is None
+        assert find_daemon() is None
         assert path.stat().st_mode & 0o077 == 0
         assert stages[0] == "starting"
         assert os.getsid(child.pid) == child.pid

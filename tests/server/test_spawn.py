@@ -12,7 +12,7 @@ import pytest
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.base.files import paths
 from localdflash.server import spawn
-from localdflash.server.client import Client, find
+from localdflash.server.client import Client, find_daemon
 from localdflash.server.engine_spec import EngineSpec
 from localdflash.server.spawn import ensure_daemon
 from tests.support.daemons import GPU_ENDS_LOADING, PROCESS_MARKS, PROGRAM, begin, daemons, killed, start, until
@@ -54,7 +54,7 @@ def test_the_daemon_is_detached_and_ends_when_idle(short_home: Path, said: list[
     assert [os.readlink(f"/proc/{pid}/fd/{number}") for number in (0, 1)] == ["/dev/null"] * 2
     assert os.readlink(f"/proc/{pid}/fd/2") == str(paths.engine_log())
     until(lambda: not daemons(short_home))
-    assert find() is None
+    assert find_daemon() is None
 
 
 def test_one_that_cannot_start_says_why(short_home: Path, said: list[str]) -> None:
@@ -76,7 +76,7 @@ def test_a_gpu_that_ends_each_one_is_left_alone_unless_it_was_asked_for(
     monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
     monkeypatch.setattr(spawn, "PROGRAM", GPU_ENDS_LOADING + PROGRAM)
-    with pytest.raises(LocaldflashError, match="the engine was killed by SIGABRT"):
+    with pytest.raises(LocaldflashError, match="the daemon was killed by SIGABRT"):
         ensure_daemon(EngineSpec(EMBEDDED | {"backend": "auto", "device": "gpu"}), said.append)
     assert said == ["the daemon crashed on a GPU while loading; restarting ..."] * 2
     about = ensure_daemon(EngineSpec(EMBEDDED | {"backend": "auto"}), said.append).get("/ps")
@@ -85,7 +85,7 @@ def test_a_gpu_that_ends_each_one_is_left_alone_unless_it_was_asked_for(
 
 
 def test_one_that_leaves_while_it_is_found_is_started_again(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
-    first, ready = start(), spawn._becomes_ready
+    first, ready = start(), spawn._wait_until_ready
     assert reached(EngineSpec(EMBEDDED), said) == first.pid
     assert said == []
 
@@ -95,7 +95,7 @@ def test_one_that_leaves_while_it_is_found_is_started_again(monkeypatch: pytest.
             killed(first)  # and its socket stays
         return was
 
-    monkeypatch.setattr(spawn, "_becomes_ready", leaves)
+    monkeypatch.setattr(spawn, "_wait_until_ready", leaves)
     assert reached(EngineSpec(EMBEDDED), said) != first.pid
 
 

@@ -57,8 +57,8 @@ def test_a_disk_that_cannot_be_written_is_one_line(capfd: pytest.CaptureFixture[
 def test_the_cache_takes_an_eighth_of_what_is_free(free: int, budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = psutil.virtual_memory()._replace(available=free)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
-    assert PairWorker(Options(backend="llama.cpp"), None, 4, lambda step: None)._budget() == budget
-    assert PairWorker(Options(backend="llama.cpp"), 0, 4, lambda step: None)._budget() == 0
+    assert PairWorker(Options(backend="llama.cpp"), None, 4, lambda step: None)._choose_cache_bytes() == budget
+    assert PairWorker(Options(backend="llama.cpp"), 0, 4, lambda step: None)._choose_cache_bytes() == 0
 
 
 def test_a_header_comes_with_its_body(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from localdflash.base.files import paths
 from localdflash.base.system import unix_socket
 from localdflash.lab.scripts.support.bench_daemon import PROGRAM, client, is_ready, until
 from localdflash.server.address import Address
-from localdflash.server.sockets import located
+from localdflash.server.sockets import resolve_port_file
 
 __all__ = ["PROGRAM", "client", "is_ready", "until"]  # re-exported for tests
 
@@ -106,7 +106,7 @@ def daemons(folder: Path) -> list[psutil.Process]:
 
 def connect() -> socket.socket:
     """Return a bare connection to the daemon."""
-    address = located(Address(paths.daemon_socket()))
+    address = resolve_port_file(Address(paths.daemon_socket()))
     if address.socket:
         return unix_socket.connect(address.socket, 5)
     return socket.create_connection((address.host, address.port), 5)

@@ -210,7 +210,7 @@ async def test_answer_that_fills_the_context_cannot_continue() -> None:
     ("line", "expected"),
     [
         ("/continue", "this chat has no answer to continue"),
-        ("/retry", "nothing was asked yet"),
+        ("/retry", "this chat has no message yet"),
     ],
 )
 async def test_impossible_commands_are_reported(line: str, expected: str) -> None:

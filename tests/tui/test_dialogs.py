@@ -84,7 +84,7 @@ def test_comparison_shows_a_slowdown_and_hides_unknown_values() -> None:
     text = compare_text(Comparison(DRAFTING, BASELINE, identical=False), 60).plain
     assert "✗ The texts differ" in text
     assert "Drafting is 0.38× as fast" in text
-    text = compare_text(Comparison(BASELINE, running="answer 2 of 8, drafting"), 60).plain
+    text = compare_text(Comparison(BASELINE, activity="answer 2 of 8, drafting"), 60).plain
     assert "answer 2 of 8, drafting" in text
     assert "× as fast" not in text
     assert "texts" not in text.lower()

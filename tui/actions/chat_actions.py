@@ -19,7 +19,7 @@ class ChatActions(ChatAppBase):
     async def action_new(self) -> None:
         """Start a new chat."""
         await self.talk.stop_and_wait()
-        self.talk.new()
+        self.talk.start_new_chat()
         self.show_chat()
         self.prompt.focus()
 

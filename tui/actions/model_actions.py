@@ -99,7 +99,7 @@ class ModelActions(ChatAppBase):
         """Yield each setting with its value; for unset settings, the resolved default."""
         talk, info = self.talk, self.talk.answerer.info
         local_info = info if info and talk.answerer.is_localdflash else None
-        resolved = talk.settings.resolved(local_info.sampling, local_info.context) if local_info else talk.settings
+        resolved = talk.settings.with_defaults(local_info.sampling, local_info.context) if local_info else talk.settings
         for name, value in asdict(talk.settings).items():
             if value is None and name != "seed":
                 source = " (the model's)" if local_info and name in local_info.sampling else ""
@@ -117,7 +117,7 @@ class ModelActions(ChatAppBase):
 
     def _change_setting(self, name: str, value: str) -> None:
         try:
-            self.talk.settings = self.talk.settings.changed(name, value)
+            self.talk.settings = self.talk.settings.with_value(name, value)
         except UsageError as error:
             self.show_error(str(error))
             return

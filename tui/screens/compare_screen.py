@@ -47,8 +47,8 @@ def _verdict(comparison: Comparison) -> Iterable[Content]:
         yield Content.styled(same, "$success" if comparison.identical else "$error")
     if comparison.problem:
         yield Content.styled(one_line(comparison.problem), "$error")
-    elif comparison.running:
-        yield Content.styled(one_line(comparison.running), "$text-muted")
+    elif comparison.activity:
+        yield Content.styled(one_line(comparison.activity), "$text-muted")
 
 
 class CompareScreen(Dialog[None]):
@@ -64,7 +64,7 @@ class CompareScreen(Dialog[None]):
 
     def __init__(self) -> None:
         super().__init__("Without and with drafting, same turn", "Esc closes, and stops what still runs")
-        self._comparison = Comparison(running="Starting…")
+        self._comparison = Comparison(activity="Starting…")
         self._all, self._text = VerticalScroll(id="all"), Static(markup=False)
 
     def body(self) -> Iterable[Widget]:

@@ -32,7 +32,7 @@ def run(
     result |= {"pair": options.pair, "suite": "chat", "threads": options.threads, "interrupted": True}
     check_first(options)
     with LoadedPair(options) as loaded, open_chat_modes(loaded, options) as modes:
-        result |= {"backend": loaded.backend} | ({} if modes.hosts else {"device": hardware.gpu()})
+        result |= {"backend": loaded.backend} | ({} if modes.hosts else {"device": hardware.describe_gpu()})
         bench = ChatBench(loaded, modes, prompts, repeats, size, watcher)
         try:
             bench.run_all()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from localdflash.backends.cuda.device import summarize_features
-from localdflash.base.machine.hardware import describe_processor, gpu, gpu_bandwidth
+from localdflash.base.machine.hardware import describe_gpu, describe_processor, gpu_bandwidth
 from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
 
 QUERY = "driver_version,clocks.sm,clocks.max.sm,clocks.mem,clocks.max.mem,power.limit,temperature.gpu"
@@ -25,7 +25,7 @@ def run(setup: Setup, report: BenchReport) -> None:
         return
     properties = torch.cuda.get_device_properties(setup.device)
     report.put(
-        gpu=gpu(),
+        gpu=describe_gpu(),
         cuda=torch.version.cuda,
         capability=list(torch.cuda.get_device_capability(setup.device)),
         multiprocessors=properties.multi_processor_count,

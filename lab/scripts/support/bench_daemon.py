@@ -12,7 +12,7 @@ from unittest.mock import patch
 from localdflash.base.errors import EngineDisconnect
 from localdflash.base.files import paths
 from localdflash.server.address import Address
-from localdflash.server.client import Client, find
+from localdflash.server.client import Client, find_daemon
 
 ROOT = Path(__file__).resolve().parents[3]  # root folder of the source tree
 PROGRAM = "import sys; from localdflash.cli import main; sys.exit(main())"
@@ -21,7 +21,7 @@ PROGRAM = "import sys; from localdflash.cli import main; sys.exit(main())"
 def is_ready() -> bool:
     """Return whether a daemon answers and has loaded its pair."""
     try:
-        client = find()
+        client = find_daemon()
         return client is not None and client.health().get("status") == "ok"
     except EngineDisconnect:  # the daemon exited after `find`
         return False

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from localdflash.models.registry.pair_entry import models_folder
 from localdflash.models.registry.registry import load_registry, missing_files
-from localdflash.server.client import find
+from localdflash.server.client import find_daemon
 from localdflash.server.spawn import stop
 
 
@@ -23,7 +23,7 @@ def home_with(*pairs: str) -> Iterator[Path]:
             try:
                 yield Path(top)
             finally:
-                if engine := find():
+                if engine := find_daemon():
                     stop(engine)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from localdflash import __version__
 from localdflash.base.files import paths
-from localdflash.server.sockets import local, prepare_folder
+from localdflash.server.sockets import listen_at, prepare_folder
 
 Connected = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None]
 COMMAND = (sys.executable, "-P", __file__)
@@ -119,7 +119,7 @@ class Oracle:
 async def serving(connected: Connected, path: Path) -> AsyncIterator[asyncio.Server]:
     """Serve where a daemon would listen, on the same transport, without a key."""
     prepare_folder(path)
-    with local(path) as own:
+    with listen_at(path) as own:
         async with await asyncio.start_server(connected, sock=own.listener, limit=1 << 26) as server:
             yield server
 

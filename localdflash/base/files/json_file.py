@@ -1,4 +1,4 @@
-"""Small files, mostly JSON: read up to a limit, and replaced atomically."""
+"""Read small files, mostly JSON, up to a size limit, and replace them atomically."""
 
 import json
 import os
@@ -42,15 +42,15 @@ def replace_file(path: Path, text: str, *, sync: bool = False) -> None:
 
     OSError or LocaldflashError if that fails; the old file is then unchanged.
     """
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     create_private(path.parent)
     try:
-        with open(fresh, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as stream:
+        with open(temporary, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as stream:
             stream.write(text)
             if sync:
                 stream.flush()
                 os.fsync(stream.fileno())
-        fresh.replace(path)
+        temporary.replace(path)
     finally:
         with suppress(OSError):
-            fresh.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)

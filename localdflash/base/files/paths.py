@@ -13,7 +13,7 @@ from localdflash.base.system import owner
 
 HOME_VARIABLE = "LOCALDFLASH_HOME"
 TRANSPORT_VARIABLE = "LOCALDFLASH_TRANSPORT"
-SUFFIXES: dict[str, str] = {"unix": ".sock", "tcp": ".tcp"}  # of the daemon's socket or port file
+SUFFIXES = {"unix": ".sock", "tcp": ".tcp"}  # suffix of the daemon's socket or port file, by transport
 SOCKET_LIMIT = 104 if sys.platform == "darwin" else 108  # bytes of `sun_path`, including the final zero
 
 
@@ -33,7 +33,7 @@ def cache_folder() -> Path:
 
 
 def runtime_folder() -> Path:
-    """Return the folder of sockets and locks, which a reboot empties."""
+    """Return the folder of sockets, locks and the daemon's log."""
     return _folder("runtime")
 
 
@@ -64,7 +64,7 @@ def daemon_socket() -> Path:
 
 
 def private_socket() -> Path:
-    """Return the socket of this process's private daemon; its path is not longer than the shared daemon's."""
+    """Return the path of the socket, or port file, of this process's private daemon."""
     return (path := daemon_socket()).with_name(f"{os.getpid()}{path.suffix}")
 
 
@@ -118,7 +118,7 @@ def _folder(kind: Literal["config", "data", "cache", "runtime"]) -> Path:
 
 
 def _absolute(home: str) -> Path:
-    """Return LOCALDFLASH_HOME; UsageError if it is relative, because a repository could then contain it."""
+    """Return LOCALDFLASH_HOME as a path; UsageError if it is relative: an untrusted repository could contain it."""
     folder = Path(os.path.expanduser(home))
     if not folder.is_absolute():
         raise UsageError(f"{HOME_VARIABLE}: {home!r} is relative; give an absolute path")

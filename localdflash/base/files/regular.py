@@ -1,4 +1,4 @@
-"""Open a model file without trusting its path: only a regular file, never blocking, failures as ModelError."""
+"""Open model and settings files safely: only regular files, without blocking, with failures as ModelError."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""Reads TOML that users write, bounded in size and nesting. Values are checked by `base/convert`."""
+"""Read TOML files that users write, limited in size and nesting. `base/convert` checks the values."""
 
 import re
 import tomllib
@@ -19,7 +19,7 @@ _TOKEN = re.compile(
 
 
 def read_toml(file: Path) -> dict[str, Any]:
-    """Return the root table of a file (UTF-8, with or without a byte order mark, at most 1 MiB)."""
+    """Return the root table of a file (UTF-8, at most 1 MiB); ModelError if it is unusable."""
     with open_model(file) as (stream, size):
         if size > MAX_BYTES:
             raise ModelError(f"{file}: too large (expected at most {MAX_BYTES} bytes, got {size})")
@@ -36,7 +36,7 @@ def read_toml(file: Path) -> dict[str, Any]:
 
 
 def _check_nesting(text: str) -> None:
-    """Raise ValueError for deep nesting (brackets or `a.b.c`) before tomllib parses the text, because it recurses."""
+    """Raise ValueError for deep nesting (brackets or `a.b.c`), which would overflow the stack of tomllib's parser."""
     depth = dots = start = 0
     for token in _TOKEN.finditer(text + "\n"):
         dots += text.count(".", start, token.start())

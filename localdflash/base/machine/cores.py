@@ -1,4 +1,4 @@
-"""Physical cores that this process may use; two threads of a core would share its multipliers."""
+"""Physical cores that this process may use. A second thread on a core would only share its multipliers."""
 
 import os
 import sys
@@ -14,13 +14,13 @@ QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 @cache
 def physical_cores() -> list[int]:
-    """Return one logical processor per usable physical core, at most the container's quota; never empty."""
+    """Return one logical processor per usable physical core, at least one, and at most the container's quota."""
     cores = _linux_cores() if sys.platform.startswith("linux") else _list_cores()
     return cores[: _quota() or len(cores)]
 
 
 def clamp(threads: int) -> tuple[int, str]:
-    """Return the number of threads to run (0: one per core), and a notice if it is less than requested."""
+    """Return the number of threads to run (at most one per core; 0: one per core), and a notice if it was reduced."""
     cores = len(physical_cores())
     if threads <= cores:
         return threads or cores, ""
@@ -54,6 +54,6 @@ def _quota() -> int:
     """Return the container's CPU quota in processors, rounded up; 0 without a limit."""
     try:
         share, period = (int(number) for number in QUOTA.read_text().split())
-    except (OSError, ValueError):  # "max" is no number
+    except (OSError, ValueError):  # no such file, or "max": no limit
         return 0
     return max(ceil(share / period), 1) if period else 0

@@ -1,4 +1,4 @@
-"""Counts processes that crashed while the GPU was computing: a GPU driver aborts them if a device is lost or full.
+"""Count processes that crashed while the GPU was computing: a driver aborts them if the GPU is lost or full.
 
 A file in the runtime folder holds a byte that is set while the GPU computes, and the times of earlier crashes.
 """
@@ -23,7 +23,7 @@ UNWATCHED: Watch = nullcontext()
 
 
 class BusyFlag(AbstractContextManager["BusyFlag", None]):
-    """Byte of the file that is set inside `with`, which may be nested."""
+    """First byte of the file, set while a `with` block is open. The blocks may be nested."""
 
     def __init__(self, path: Path) -> None:
         self._depth = 0
@@ -46,7 +46,7 @@ class BusyFlag(AbstractContextManager["BusyFlag", None]):
 
 
 def count_crashes() -> int:
-    """Return how many of this user's processes crashed on a GPU within a day; 0 if unknown."""
+    """Return how many of this user's processes crashed on a GPU in the last 24 hours; 0 if unknown."""
     if not _file().exists():
         return 0
     with suppress(OSError):
@@ -57,7 +57,7 @@ def count_crashes() -> int:
 
 
 def watch(stack: ExitStack) -> Watch:
-    """Return the flag, locked until `stack` is closed; `UNWATCHED` on errors or if another process holds the lock."""
+    """Lock the file until `stack` is closed, and return its flag; `UNWATCHED` on errors or if it is already locked."""
     with suppress(OSError, LocaldflashError):
         create_private(runtime_folder())
         stack.enter_context(_lock())
@@ -69,7 +69,7 @@ def watch(stack: ExitStack) -> Watch:
 
 
 def _update_crashes() -> Sequence[float]:
-    """Return the times of recent crashes and rewrite the file; a flag that is still set counts as a crash now."""
+    """Rewrite the file and return the times of recent crashes; if the flag is still set, add a crash now."""
     now = time.time()
     times = [crash for crash in _read_crashes() if 0 <= now - crash < MAX_AGE_SECONDS]
     if _read()[:1] == bytes([BUSY]):

@@ -12,7 +12,7 @@ from localdflash.base.system import limits
 
 
 def bandwidth(threads: int = 0) -> float:
-    """Return the GB/s at which threads (default: `reading_threads`) read uncached memory."""
+    """Measure the GB/s at which `threads` threads (0: `reading_threads`) read uncached memory."""
     threads = threads or reading_threads()
     data = np.ones(32 * 1024 * 1024, np.uint64)
     parts = np.array_split(data, threads)
@@ -42,7 +42,7 @@ def describe_processor() -> str:
     return f"{name} ({' '.join(features)})"
 
 
-def gpu() -> str:
+def describe_gpu() -> str:
     """Return the GPU's name, multiprocessors, memory and CUDA version."""
     import torch
 
@@ -52,7 +52,7 @@ def gpu() -> str:
 
 
 def gpu_bandwidth() -> float:
-    """Return the GB/s at which the GPU reads uncached memory."""
+    """Measure the GB/s at which the GPU reads its uncached memory."""
     import torch
 
     data = torch.ones(1 << 28, device="cuda")

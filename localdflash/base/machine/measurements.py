@@ -1,4 +1,4 @@
-"""Measurements of this machine in the cache folder: memory bandwidth, and tokens per verify step (τ) of pairs."""
+"""Stored measurements of this machine: memory bandwidth, and tokens per verify step (τ) of pairs."""
 
 import platform
 from contextlib import suppress
@@ -15,26 +15,26 @@ from localdflash.base.machine.cores import physical_cores
 from localdflash.base.system import limits
 
 MAX_FILE_BYTES = 1 << 20
-BUSY_SUFFIX = " of a busy machine"  # of `Measurement.how`
-BANDWIDTH_DAYS = 7  # after which memory bandwidth is measured again
+BUSY_SUFFIX = " of a busy machine"  # ends `Measurement.how` if other programs kept the machine busy
+BANDWIDTH_DAYS = 7  # days until memory bandwidth is measured again
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Measured value (GB/s or tokens per verify step) with its method and day."""
+    """Measured value (GB/s or tokens per verify step), how it was measured, and on which day."""
 
     value: float
     how: str
-    day: str  # 2026-08-31
+    day: str  # ISO date
 
 
 def file() -> Path:
-    """Return the path of the measurements."""
+    """Return the path of the file of measurements."""
     return cache_folder() / "measurements.json"
 
 
 def machine() -> str:
-    """Return the machine's name and processor; several machines may share a cache folder."""
+    """Return the machine's name and processor, because several machines may share a cache folder."""
     from localdflash.base.machine.hardware import describe_processor
 
     return f"{platform.node()}, {describe_processor()}"
@@ -49,7 +49,7 @@ def recall(name: str) -> Measurement | None:
 
 
 def remember(name: str, value: float, how: str) -> Measurement:
-    """Store a value measured now, and return it; an unwritable file is ignored."""
+    """Store a value measured today, and return it as a `Measurement`. If the file cannot be written, store nothing."""
     measured = Measurement(float(value), how, date.today().isoformat())
     known = read_json(file(), MAX_FILE_BYTES) | {f"{machine()}: {name}": asdict(measured)}
     with suppress(OSError, LocaldflashError):
@@ -58,18 +58,18 @@ def remember(name: str, value: float, how: str) -> Measurement:
 
 
 def bandwidth(on_gpu: bool = False) -> Measurement:
-    """Return the memory bandwidth in GB/s: measured in half a second, and recalled for `BANDWIDTH_DAYS`.
+    """Return the memory bandwidth in GB/s: the stored value, or one measured now, which takes half a second.
 
-    A value of a busy machine is recalled only while the machine is busy.
+    A value is used for `BANDWIDTH_DAYS`; a value measured on a busy machine is used only while the machine is busy.
     """
     from localdflash.base.machine import hardware
 
-    name = f"bandwidth of {hardware.gpu()}" if on_gpu else "bandwidth of memory"
-    busy = BUSY_SUFFIX if not on_gpu and limits.load_average() > len(physical_cores()) / 2 else ""
+    name = f"bandwidth of {hardware.describe_gpu()}" if on_gpu else "bandwidth of memory"
+    suffix = BUSY_SUFFIX if not on_gpu and limits.load_average() > len(physical_cores()) / 2 else ""
     known = recall(name)
     is_fresh = known and (date.today() - date.fromisoformat(known.day)).days < BANDWIDTH_DAYS
-    if known and is_fresh and (busy or not known.how.endswith(BUSY_SUFFIX)):
+    if known and is_fresh and (suffix or not known.how.endswith(BUSY_SUFFIX)):
         return known
     if on_gpu:
         return remember(name, hardware.gpu_bandwidth(), "read of 1 GB of GPU memory")
-    return remember(name, hardware.bandwidth(), f"read of 256 MB on {hardware.reading_threads()} threads{busy}")
+    return remember(name, hardware.bandwidth(), f"read of 256 MB on {hardware.reading_threads()} threads{suffix}")

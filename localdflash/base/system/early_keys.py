@@ -1,4 +1,4 @@
-"""Buffers keys that the user presses while the program starts, instead of letting the terminal echo them."""
+"""Buffer keys that the user presses while the program starts, instead of letting the terminal echo them."""
 
 import sys
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ _LOCAL, _INPUT = 3, 0  # indices in the result of tcgetattr
 
 @contextmanager
 def keep_early_keys() -> Iterator[None]:
-    """Let the terminal buffer keys without echo, then restore its settings; on Windows, do nothing."""
+    """Turn off echo and line editing within the context, so that keys stay in the terminal's buffer; not on Windows."""
     if sys.platform == "win32":
         yield
     else:

@@ -1,7 +1,7 @@
 """File locks: `try_lock` locks a descriptor, shared or exclusive; `process_lock` locks a path for this process.
 
 A forked child inherits a lock of `try_lock` (`flock`), but not of `process_lock` (`fcntl`). Closing any descriptor of
-the file would release an `fcntl` lock, so a second lock in this process is refused before the file is opened.
+a file releases its `fcntl` lock, so `process_lock` opens no path that this process has locked already.
 """
 
 import errno
@@ -22,11 +22,11 @@ if sys.platform == "win32":
     import msvcrt
     from ctypes import wintypes
 
-    _LOCKED_BYTE = 1 << 30  # beyond the content, because Windows keeps others from reading a locked byte
+    _LOCKED_BYTE = 1 << 30  # beyond the content: other processes cannot read a locked byte
     _FAIL_IMMEDIATELY, _EXCLUSIVE, _VIOLATION = 1, 2, 33  # LOCKFILE_… of LockFileEx, ERROR_LOCK_VIOLATION
 
     class _OverlappedIo(ctypes.Structure):
-        """`OVERLAPPED`."""
+        """Windows' structure OVERLAPPED."""
 
         _fields_ = (
             ("internal", ctypes.c_void_p),

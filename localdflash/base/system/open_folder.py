@@ -1,6 +1,6 @@
-"""Open folder: operations happen in it even if its path is replaced meanwhile; no link is followed.
+"""Open folder: file operations stay in the folder even if its path is replaced meanwhile, and follow no link.
 
-Python on Windows cannot open a folder: there every operation uses the path and checks for links right before it.
+Python on Windows cannot open a folder. There, every operation uses the path, and checks it for links just before.
 """
 
 import errno
@@ -63,11 +63,11 @@ class OpenFolder:
         os.unlink(self._path_in(name), **self._dir_fd())
 
     def replace(self, old: str, new: str) -> None:
-        """Rename a file, replacing one of the new name."""
+        """Rename a file, replacing any file that has the new name."""
         os.replace(self._path_in(old), self._path_in(new), **self._dir_fd_pair())
 
     def link(self, old: str, new: str) -> None:
-        """Create a hard link; FileExistsError if the name is taken."""
+        """Create the hard link `new` to the file `old`; FileExistsError if `new` exists."""
         os.link(
             self._path_in(old),
             self._path_in(new),

@@ -1,4 +1,4 @@
-"""Ownership and privacy of files and folders. On Windows, which has access lists instead, nothing is checked."""
+"""Owner and mode of files and folders. On Windows, which has access lists instead, every file counts as private."""
 
 import os
 import sys

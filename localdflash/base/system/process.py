@@ -1,4 +1,4 @@
-"""Processes: start them detached, kill them with their children, name their signals."""
+"""Start processes detached, kill them with their children, and handle and name signals."""
 
 import os
 import signal
@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import asyncio
 
-END_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # signals that end a process
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # ask a daemon to end
 if sys.platform == "win32":
-    QUIT_SIGNALS = (signal.SIGTERM, signal.SIGBREAK)  # signals that end a program on a terminal
+    QUIT_SIGNALS = (signal.SIGTERM, signal.SIGBREAK)  # tell a program that its terminal is gone, or to end
 else:
     QUIT_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
-_FAULTS = {  # Windows' exit codes of crashes, as signals
+_FAULTS = {  # signal on other systems by the exit code of a crash on Windows
     0xC0000005: "SIGSEGV",
     0xC000001D: "SIGILL",
     0xC0000094: "SIGFPE",
-    0xC00000FD: "SIGSEGV",  # the stack is full
+    0xC00000FD: "SIGSEGV",  # stack overflow
     0xC0000409: "SIGABRT",
     0x40000015: "SIGABRT",
 }
@@ -46,13 +46,13 @@ def kill_with_children(pid: int) -> None:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
     else:
-        with suppress(ProcessLookupError, PermissionError):  # macOS refuses it for a process that has just ended
+        with suppress(ProcessLookupError, PermissionError):  # macOS: not permitted if the process has just ended
             os.killpg(pid, signal.SIGKILL)
 
 
 def is_running(pid: int) -> bool:
     """Return whether a process with this id exists, of any user."""
-    if sys.platform == "win32":  # where `os.kill(pid, 0)` sends Ctrl-C
+    if sys.platform == "win32":  # here `os.kill(pid, 0)` would send Ctrl-C
         import psutil
 
         return psutil.pid_exists(pid)

@@ -1,4 +1,4 @@
-"""Unix sockets, and the user of the process at their other end. On Windows, Python has none: no path is listening."""
+"""Unix sockets, and which user is at their other end. On Windows, where Python has none, opening one raises OSError."""
 
 import errno
 import socket
@@ -32,7 +32,7 @@ else:
     import struct
 
     def bind(path: Path) -> socket.socket:
-        """Return a socket bound to a free path, of mode 0600 from the start."""
+        """Return a socket bound to an unused path. The path has mode 0600 from the start."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         before = os.umask(0o177)
         try:
@@ -45,7 +45,7 @@ else:
         return listener
 
     def connect(path: Path, timeout: float) -> socket.socket:
-        """Return a connection, made within `timeout` seconds."""
+        """Connect within `timeout` seconds, which stays the timeout of the returned connection."""
         connection = socket.socket(socket.AF_UNIX)
         try:
             connection.settimeout(timeout)

@@ -1,1 +1,1 @@
-"""Checks of this machine and this installation. A check that fails cannot break another."""
+"""Checks of this machine and this installation, for `localdflash doctor`."""

@@ -1,4 +1,4 @@
-"""Checks of `localdflash doctor` and their findings; an error in a check becomes a finding."""
+"""Check of `localdflash doctor`, and its finding. An error in a check becomes a finding, and the next check runs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Status = Literal["ok", "warning", "failed"]
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of a check. `failed`: localdflash cannot work without it. `remedy` is "" if nothing needs to be done."""
+    """Result of a check. "failed": localdflash cannot work. `remedy`: what the user can do, or ""."""
 
     name: str
     status: Status
@@ -22,12 +22,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class DoctorCheck:
-    """Check of `localdflash doctor`, with the remedy for an error that it raises."""
+    """Check of `localdflash doctor`. `remedy`: what the user can do if `run` raises an error."""
 
     name: str
     run: Callable[[str], Finding]
     remedy: str
-    required: bool = True
+    required: bool = True  # an error means "failed", otherwise "warning"
     slow: bool = False  # only `doctor --full` runs it
 
     def check(self) -> Finding:

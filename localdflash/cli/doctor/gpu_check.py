@@ -1,4 +1,4 @@
-"""The CUDA engine's checks on this GPU: show the stored verdicts by pair, or check a pair now."""
+"""Check of the CUDA engine on this GPU: report the stored verdict of each pair, or check a pair now."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ BAR_AFTER_SECONDS = 0.5
 
 
 def report_verdicts(name: str) -> Finding:
-    """Return the verdicts on this GPU with the current driver and libraries."""
+    """Report the stored verdicts for this GPU with the current driver and libraries."""
     from localdflash.backends.cuda.device import driver_present
     from localdflash.loading.proof import list_verdicts
 
@@ -46,12 +46,12 @@ def _describe(verdict: "Verdict") -> str:
 
 
 def _describe_fallbacks(verdict: "Verdict") -> str:
-    """Return the fallbacks of a verdict: what replaces a kernel, why, and its cost."""
+    """Describe the fallbacks of a verdict: which choices replace kernels, why, and at which cost."""
     return f"with {verdict.choices}: {'; '.join(verdict.degraded)} " if verdict.choices else ""
 
 
 def check_pair(spec: str) -> Iterator[Finding]:
-    """Check the engine with a pair, with the configured options and with all others that have a verdict."""
+    """Check the CUDA engine with a pair: with the configured options, and with all options that have a verdict."""
     from localdflash.loading.proof import Subject, check
     from localdflash.models.registry.registry import load_registry, local_files
 

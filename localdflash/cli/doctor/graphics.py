@@ -1,4 +1,4 @@
-"""Check of GPUs: those of this machine, those that llama.cpp can use, and the command that installs its GPU build."""
+"""Check whether llama.cpp can use this machine's GPUs, and find the command that installs a GPU build of it."""
 
 import platform
 import re
@@ -12,8 +12,8 @@ from localdflash.base.machine import gpu_watch
 from localdflash.cli.doctor.check import Finding
 
 WHEELS = "https://abetlen.github.io/llama-cpp-python/whl"
-VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}  # PCI
-DISPLAYS = "0x03"  # class of a PCI device: a display controller
+VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}  # by PCI vendor id
+DISPLAYS = "0x03"  # start of the PCI class of display controllers
 PCI, ROCM = Path("/sys/bus/pci/devices"), Path("/dev/kfd")
 NEWEST_IN_WHEELS = 90  # compute capability; the CUDA wheels have no native code for newer GPUs
 CUDA_WHEELS = {(13, 0): "cu130", (12, 4): "cu124", (12, 1): "cu121"}  # oldest CUDA of the driver -> name in the URL
@@ -21,19 +21,19 @@ CUDA_WHEELS = {(13, 0): "cu130", (12, 4): "cu124", (12, 1): "cu121"}  # oldest C
 
 @dataclass(frozen=True)
 class Chip:
-    """A GPU of this machine. `capability` is NVIDIA's compute capability, 0 if unknown."""
+    """GPU of this machine. `capability`: NVIDIA's compute capability times 10, 0 if unknown."""
 
     vendor: str  # NVIDIA, AMD, Intel or Apple
     name: str
-    capability: int = 0  # 89, 120
+    capability: int = 0  # 89 for 8.9
 
 
 def llama_gpu(name: str) -> Finding:
-    """Check whether llama.cpp can use the GPUs of this machine; the remedy installs such a build."""
+    """Check whether llama.cpp can use the GPUs of this machine; the remedy installs a build that can."""
     chips = find_gpus()
     if extras.missing_module("llama"):
         found = ", ".join(chip.name for chip in chips) or "no GPU was found"
-        return Finding(name, "ok", f"llama.cpp is not installed; {found}", command(chips) if chips else "")
+        return Finding(name, "ok", f"llama.cpp is not installed; {found}", pip_command(chips) if chips else "")
     from localdflash.backends.llamacpp.llama_library import devices
 
     if gpus := devices():
@@ -54,11 +54,11 @@ def llama_gpu(name: str) -> Finding:
     if backends := gpu_backends():
         build = f"is for {' and '.join(sorted(backends))} and finds none of them; check the GPU driver"
     detail = f"llama.cpp does not use {', '.join(chip.name for chip in chips)}: its build {build}"
-    return Finding(name, "warning", detail, command(chips))
+    return Finding(name, "warning", detail, pip_command(chips))
 
 
 def _check_cuda_build(name: str, detail: str, chips: Sequence[Chip]) -> Finding:
-    """Check whether a CUDA build has code for the chips of this machine ("CUDA : ARCHS = 860,890")."""
+    """Check whether a CUDA build has kernels for this machine's GPUs; it reports "CUDA : ARCHS = 860,890"."""
     import llama_cpp.llama_cpp as api
 
     found = re.search(r"ARCHS = ([\d,]+)", api.llama_print_system_info().decode("utf-8", "replace"))
@@ -68,16 +68,16 @@ def _check_cuda_build(name: str, detail: str, chips: Sequence[Chip]) -> Finding:
         return Finding(name, "ok", detail)
     chip = unsupported[0]
     lacks = f"llama-cpp-python has no kernels for {chip.name} (sm_{chip.capability}): slow, or fails to start"
-    return Finding(name, "warning", f"{detail}; {lacks}", command(unsupported))
+    return Finding(name, "warning", f"{detail}; {lacks}", pip_command(unsupported))
 
 
 def has_code(built: Collection[int], capability: int) -> bool:
-    """Return whether a chip natively runs code of one of these capabilities: same generation, and not newer."""
+    """Return whether a GPU can run kernels built for one of these capabilities: of its generation, and not newer."""
     return any(one // 10 == capability // 10 and one <= capability for one in built)
 
 
-def command(chips: Sequence[Chip]) -> str:
-    """Return the command that installs llama-cpp-python for the first of these GPUs."""
+def pip_command(chips: Sequence[Chip]) -> str:
+    """Return the command that installs a build of llama-cpp-python for the first of these GPUs."""
     chip = chips[0]
     if chip.vendor == "NVIDIA" and chip.capability > NEWEST_IN_WHEELS:
         cmake_args = f"-DGGML_CUDA=on -DCMAKE_CUDA_ARCHITECTURES={chip.capability}"
@@ -140,7 +140,7 @@ def _nvidia() -> Sequence[Chip]:
 
 
 def _cuda_wheels() -> str:
-    """Return the newest wheels that the NVIDIA driver can run, the oldest if its version is unknown."""
+    """Return the name of the newest CUDA wheels that the driver supports; the oldest if its version is unknown."""
     import pynvml
 
     try:

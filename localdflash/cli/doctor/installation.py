@@ -1,4 +1,4 @@
-"""Checks of Python and the libraries: installed versions, their builds, and whether these suit this machine."""
+"""Checks of Python and the libraries: their versions and builds, and whether these suit this machine."""
 
 import os
 import platform
@@ -18,7 +18,7 @@ REBUILD = "for this CPU: `CMAKE_ARGS=-DGGML_NATIVE=on pip install --force-reinst
 
 
 def python(name: str) -> Finding:
-    """Check which Python runs."""
+    """Report the version and path of Python."""
     return Finding(name, "ok", f"{platform.python_version()} at {sys.executable}")
 
 
@@ -39,7 +39,7 @@ def torch(name: str) -> Finding:
 
 
 def cuda(name: str) -> Finding:
-    """Check whether the CUDA engine can use this GPU; report its features and memory, or the obstacle."""
+    """Check whether the CUDA engine can use this GPU; report the GPU's features and memory, or what is in the way."""
     from localdflash.backends.cuda.device import (
         driver_present,
         driver_version,
@@ -67,7 +67,7 @@ def cuda(name: str) -> Finding:
 
 
 def cuda_gpus(name: str) -> Finding:
-    """List every CUDA GPU with its name for `--device`, and when the CUDA engine uses it."""
+    """List every CUDA GPU with its names for `--device`, and whether `--device auto` uses it."""
     from localdflash.backends.cuda.device import driver_present
     from localdflash.backends.cuda.gpus import describe_roles
     from localdflash.models.config import load_config
@@ -77,7 +77,7 @@ def cuda_gpus(name: str) -> Finding:
 
 
 def cpu_engine(name: str) -> Finding:
-    """Report the instruction set of the CPU engine, or what is lost without it."""
+    """Report the instruction set that the CPU engine uses, or why the engine is not available."""
     from localdflash.backends.cpu import cpu_library
     from localdflash.base.machine.cores import physical_cores
 
@@ -93,7 +93,7 @@ def cpu_engine(name: str) -> Finding:
 
 
 def llama(name: str) -> Finding:
-    """Compare llama.cpp's build with this processor's features. ModelError if it cannot read hidden states."""
+    """Compare llama.cpp's build with this processor's features. ModelError if the build cannot return hidden states."""
     if extras.missing_module("llama"):
         return Finding(name, "ok", f"not installed; for {LLAMA_IS_FOR}", f"`{extras.install_command('llama')}` adds it")
     import llama_cpp.llama_cpp as api
@@ -120,7 +120,7 @@ def _built_with(info: str) -> list[str]:
 
 
 def cpu_flags() -> frozenset[str]:
-    """Return the processor's features, by Linux's names; empty on other systems."""
+    """Return the processor's feature flags as Linux names them; empty on other systems."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as info:
             line = next((line for line in info if line.startswith("flags")), "")
@@ -130,7 +130,7 @@ def cpu_flags() -> frozenset[str]:
 
 
 def offline(name: str) -> Finding:
-    """Report environment variables that forbid requests to the hub."""
+    """Report environment variables that turn off downloads from the Hugging Face hub."""
     variables = [variable for variable in OFFLINE if os.environ.get(variable, "").upper() in ("1", "ON", "YES", "TRUE")]
     if not variables:
         return Finding(name, "ok", "off: only `models pull` and `models plan` use the network")

@@ -9,11 +9,11 @@ from pathlib import Path
 from localdflash.base.errors import NoDevice
 from localdflash.cli.doctor.check import Finding
 
-MIN_FREE_MEMORY_BYTES = 1 << 30  # the embedded pair and its margin
-MIN_FREE_DISK_BYTES = 8 << 30  # one 8B pair
-MIN_WATCHES = 65536  # inotify: a large repository has tens of thousands of folders and files
+MIN_FREE_MEMORY_BYTES = 1 << 30  # for the embedded pair, with a margin
+MIN_FREE_DISK_BYTES = 8 << 30  # for one 8B pair
+MIN_WATCHES = 65536  # a large repository has tens of thousands of folders and files
 EDITORS = {"nvim": "Neovim", "vim": "Vim", "code": "VS Code", "codium": "VSCodium", "zed": "Zed", "hx": "Helix"}
-PORT = 8012  # llama.vim's default
+PORT = 8012  # default port of llama.vim
 WATCHES = Path("/proc/sys/fs/inotify/max_user_watches")
 
 
@@ -27,7 +27,7 @@ def processor(name: str) -> Finding:
 
 
 def memory(name: str) -> Finding:
-    """Report the free memory, by the system and by the limit of a container."""
+    """Report the free memory: of the system, or up to the container's limit."""
     import psutil
 
     from localdflash.models.memory.free import system_budget
@@ -40,7 +40,7 @@ def memory(name: str) -> Finding:
 
 
 def bandwidth(name: str) -> Finding:
-    """Report how fast memory is read, which bounds tokens per second."""
+    """Report the memory bandwidth of CPU and GPU, which limits tokens per second."""
     from localdflash.backends.cuda.device import driver_present, find_device
     from localdflash.base.machine import measurements
 
@@ -98,13 +98,13 @@ def runtime_socket(name: str) -> Finding:
 
 def daemon(name: str) -> Finding:
     """Report whether a daemon runs."""
-    from localdflash.server.client import find
+    from localdflash.server.client import find_daemon
 
-    return Finding(name, "ok", "running" if find() else "not running; `localdflash serve` starts one")
+    return Finding(name, "ok", "running" if find_daemon() else "not running; `localdflash serve` starts one")
 
 
 def terminal(name: str) -> Finding:
-    """Report the terminal's type, colours, encoding and size, without sending it a query."""
+    """Report the terminal's type, colours, encoding and size from the environment; send the terminal no query."""
     kind = os.environ.get("TERM", "")
     encoding = (getattr(sys.stdout, "encoding", None) or "").lower()
     size = shutil.get_terminal_size()
@@ -113,7 +113,7 @@ def terminal(name: str) -> Finding:
     if encoding.replace("-", "") != "utf8":
         return Finding(name, "warning", detail, "use UTF-8: `export LANG=C.UTF-8`, or PYTHONUTF8=1")
     if sys.stdout.isatty() and size.columns < 60:
-        return Finding(name, "warning", detail, "make it at least 60 columns wide")
+        return Finding(name, "warning", detail, "make the terminal at least 60 columns wide")
     return Finding(name, "ok", detail)
 
 

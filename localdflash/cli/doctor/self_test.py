@@ -1,4 +1,4 @@
-"""Self-tests: generate with and without drafting; the texts must be identical."""
+"""Self-tests: generate a text with and without drafting; both texts must be identical."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from localdflash.models.load_options import Options
 
 TOKENS = 64
-INEXACT = ("fast", "not certified")  # beginnings of `rows` if batch widths are not bit-exact
+INEXACT = ("fast", "not certified")  # `LoadedPair.rows` starts so if batch widths are not bit-exact
 PREFIX = 'def add(first, second):\n    """Return the sum of two numbers."""\n    '
 QUESTION = "Write a Python function that returns the sum of two numbers."
 
 
 def embedded_pair(name: str) -> Finding:
-    """Complete with the embedded pair; on one thread, because more do not make so small a model faster."""
+    """Complete with the embedded pair, on one thread: so small a model does not get faster with more threads."""
     from localdflash.models.load_options import Options
 
     return _compare(name, Options(backend="auto", threads=1), _infill_prompt)

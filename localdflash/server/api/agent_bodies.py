@@ -14,11 +14,11 @@ class TextBlock(Struct, tag="text"):
 
 
 class ImageBlock(Struct, tag="image"):
-    """Picture, which is refused: the models read text only."""
+    """Picture. It is refused, because the models only read text."""
 
 
 class DocumentSource(Struct):
-    """Contents of a document; `data` is plain text only if the type is "text"."""
+    """Contents of a document; if `type` is "text", `data` is plain text."""
 
     type: str
     data: str = ""
@@ -38,7 +38,7 @@ class ThinkingBlock(Struct, tag="thinking"):
 
 
 class RedactedBlock(Struct, tag="redacted_thinking"):
-    """Encrypted reasoning, which is left out of the prompt."""
+    """Encrypted reasoning. It is left out of the prompt."""
 
 
 class ToolUseBlock(Struct, tag="tool_use"):
@@ -68,7 +68,7 @@ class MessageParam(Struct):
 
 
 class ToolDefinition(Struct):
-    """Tool; `input_schema` is the JSON schema of its arguments. A `type` other than "custom" is Anthropic's."""
+    """Tool; `input_schema`: JSON schema of its arguments. Tools with another `type` than "custom" are Anthropic's."""
 
     name: Annotated[str, Meta(pattern=r"^[\w.-]{1,128}$")]
     type: str | None = None
@@ -77,7 +77,7 @@ class ToolDefinition(Struct):
 
 
 class ToolChoice(Struct):
-    """Rule for tool calls: "none", "auto" (allowed), "any" (a call is required) or "tool" (of `name`)."""
+    """Rule for tool calls: "none", "auto" (allowed), "any" (required), or "tool" (the tool `name` is required)."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -85,7 +85,7 @@ class ToolChoice(Struct):
 
 
 class Thinking(Struct):
-    """Switch for thinking before the answer."""
+    """Setting whether the model thinks before it answers."""
 
     type: Literal["enabled", "disabled", "adaptive"]
 
@@ -150,7 +150,7 @@ ITEM_TYPES = ("message", "function_call", "function_call_output", "reasoning")
 
 
 class FunctionTool(Struct):
-    """Tool; `parameters` is the JSON schema of its arguments. A tool of the type "namespace" groups `tools`."""
+    """Tool; `parameters`: JSON schema of its arguments. A tool with `type` "namespace" is a group of `tools`."""
 
     type: str
     name: Annotated[str, Meta(pattern=r"^[\w.-]{1,128}$")] | None = None
@@ -196,7 +196,7 @@ class Reasoning(Struct):
 class ResponsesRequest(GenerationFields, kw_only=True):
     """POST /v1/responses. `seed`, `top_k` and `draft` are our additions; `responses_api` refuses stored state."""
 
-    input: str | Annotated[list[dict[str, Any]], Meta(min_length=1)]  # each is an `Item`; the default type is "message"
+    input: str | Annotated[list[dict[str, Any]], Meta(min_length=1)]  # items: see `Item`; default type: "message"
     instructions: str | None = None
     store: bool | None = None
     previous_response_id: str | None = None

@@ -1,4 +1,4 @@
-"""Anthropic's POST /v1/messages and /v1/messages/count_tokens, translated to and from chat requests."""
+"""Serve Anthropic's POST /v1/messages and /v1/messages/count_tokens by means of chat requests."""
 
 import asyncio
 import re
@@ -29,15 +29,15 @@ from localdflash.server.api.http_responses import (
 )
 
 ONLY_TEXT = "not supported (expected text, or a document with a source of type text)"
-# The system prompt of Claude Code starts with this header, whose values would defeat the prefix cache: all differ.
+# Claude Code's system prompt starts with this header. Its values change with every request, so no prefix is cached.
 BILLING_HEADER = re.compile(r"\Ax-anthropic-billing-header:(?: *[\w-]+=[^;\n]*;)*\s*")
 BLOCK_SEPARATOR = "\n\n"
-INVALID_JSON_KEY = "INVALID_JSON"  # key of arguments that are not a JSON object, as Anthropic names it
-SIGNATURE = ""  # the API requires this field of thinking blocks; it is not checked here
+INVALID_JSON_KEY = "INVALID_JSON"  # Anthropic's key for call arguments that are not a JSON object
+SIGNATURE = ""  # thinking blocks must have this field; it is not checked here
 
 
 async def messages(http: HttpRequest, state: AppState, body: bodies.MessagesRequest) -> Response:
-    """Serve POST /v1/messages; a Warning header lists Anthropic's own tools, which are left out of the prompt."""
+    """Serve POST /v1/messages. Anthropic's own tools are left out of the prompt; a Warning header lists them."""
     generation, make_parts = await prepare_chat(state, chat_request(body))
     args = state, generation, AnswerBlocks(make_parts()), body.stop_sequences or ()
     if body.stream:
@@ -50,7 +50,7 @@ async def messages(http: HttpRequest, state: AppState, body: bodies.MessagesRequ
 
 
 async def count_tokens(http: HttpRequest, state: AppState, body: bodies.CountRequest) -> Response:
-    """Serve POST /v1/messages/count_tokens; a prompt longer than the context is counted too."""
+    """Serve POST /v1/messages/count_tokens, even for a prompt longer than the context."""
     loaded, request = await state.ready("chat", body.model), chat_request(body)
     return json_response({"input_tokens": await asyncio.to_thread(lambda: len(prompt_of(loaded, request).encode()))})
 
@@ -111,7 +111,7 @@ def _assistant_message(param: str, message: bodies.MessageParam) -> schemas.Chat
 
 
 def _user_messages(param: str, content: str | list[bodies.MessageBlock]) -> Iterator[schemas.ChatMessage]:
-    """Convert a user's message to a chat message for each tool result, and for the text before and after it."""
+    """Convert a user message to chat messages: one for each tool result, and one for the text between two of them."""
     text = list[str]()
     for number, block in enumerate(_as_blocks(content)):
         block_param = f"{param}[{number}]"
@@ -159,7 +159,7 @@ def _join_text(param: str, content: str | Sequence[bodies.MessageBlock], first: 
 
 
 def _is_custom(tool: bodies.ToolDefinition) -> bool:
-    """Return whether the client describes the tool; Anthropic's own tools, such as web_search, have no schema."""
+    """Return whether the client defines the tool itself; Anthropic's own tools, such as web_search, have no schema."""
     return tool.type in (None, "custom")
 
 
@@ -182,7 +182,7 @@ def _tool_choice(choice: bodies.ToolChoice) -> Literal["none", "auto", "required
 async def _message(
     state: AppState, generation: GenerationRequest, answer: AnswerBlocks, stops: Sequence[str]
 ) -> dict[str, Any]:
-    """Run the generation and return the message; `stops` are the stop sequences of the request."""
+    """Run the generation and return the message. `stops`: stop sequences of the request."""
     async with aclosing(answer.run(state, generation)) as events:
         async for _ in events:
             pass
@@ -193,7 +193,7 @@ async def _message(
 async def _events(
     state: AppState, generation: GenerationRequest, answer: AnswerBlocks, stops: Sequence[str]
 ) -> AsyncGenerator[dict[str, Any]]:
-    """Run the generation and yield its events; message_start is sent after the first step."""
+    """Run the generation and yield its events; `message_start` comes after the first step."""
     async with aclosing(answer.run(state, generation)) as events:
         async for event in events:
             if event:
@@ -213,7 +213,7 @@ def _head_fields(generation: GenerationRequest) -> dict[str, Any]:
 
 
 def _stream_events(event: BlockEvent) -> Iterator[dict[str, Any]]:
-    """Convert a block event to stream events, without the index of the block."""
+    """Convert a block event to stream events, which still lack the block's index."""
     match event.action, event.block.kind:
         case "begin", _:
             yield {"type": "content_block_start", "content_block": _content_block(event.block, "")}
@@ -251,8 +251,8 @@ def _arguments(text: str) -> dict[str, Any]:
 def _stop_fields(answer: AnswerBlocks, stops: Sequence[str]) -> dict[str, Any]:
     choice = answer.choice
     stop = choice.stop_string if choice.stop_string in stops else None
-    calls = any(block.kind == "call" for block in answer.blocks)
-    reason = "stop_sequence" if stop else "tool_use" if calls else "end_turn"
+    has_calls = any(block.kind == "call" for block in answer.blocks)
+    reason = "stop_sequence" if stop else "tool_use" if has_calls else "end_turn"
     return {"stop_reason": "max_tokens" if choice.finish == "length" else reason, "stop_sequence": stop}
 
 

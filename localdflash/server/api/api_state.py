@@ -1,4 +1,4 @@
-"""State that HTTP handlers share: engines, metrics, and a grammar compiler and infill planner of each loaded pair."""
+"""State that HTTP handlers share: engines, metrics, and each loaded pair's grammar compiler and infill planner."""
 
 import asyncio
 import re
@@ -19,14 +19,14 @@ from localdflash.server.engines import Engines
 from localdflash.server.tcp import TcpPort
 from localdflash.text.grammar import Grammars
 
-ANY_MODEL = "localdflash"  # model name that stands for the loaded model
-# Names of Anthropic's models, which Claude Code requests, stand for the loaded model too.
+ANY_MODEL = "localdflash"  # model name that selects the loaded model
+# Anthropic's model names, which Claude Code sends, select the loaded model as well.
 ANTHROPIC_MODEL = re.compile(r"claude-.*|(haiku|sonnet|opus|opusplan)(\[1m\])?")
 
 
 @dataclass
 class AppState:
-    """State of an HTTP app. `newest` holds the newest `GenerationRequest` of each document id."""
+    """State of an HTTP app. `newest`: the newest `GenerationRequest` by document id."""
 
     engines: Engines
     metrics: Metrics
@@ -39,7 +39,7 @@ class AppState:
     _planners: WeakKeyDictionary[LoadedPair, InfillPlanner] = field(default_factory=WeakKeyDictionary, init=False)
 
     async def ready(self, role: PairRole, model: str | None = None) -> LoadedPair:
-        """Return the pair `model`, else the role's; load it if necessary. ApiError for a failure or unknown name."""
+        """Return the pair named `model`, else the pair of `role`; load it if necessary. ApiError if that fails."""
         model = None if model in ("", ANY_MODEL) else model
         try:
             loaded = await self.engines.ready(role, model or "")
@@ -58,7 +58,7 @@ class AppState:
         return loaded
 
     def grammars(self, loaded: LoadedPair) -> Grammars:
-        """Return the grammar compiler of this pair; it is cached, because preparing the vocabulary is slow."""
+        """Return the grammar compiler of this pair. It is cached, because preparing the vocabulary takes long."""
         if loaded not in self._grammars:
             self._grammars[loaded] = Grammars(loaded.tokenizer, loaded.vocab_size)
         return self._grammars[loaded]
@@ -78,5 +78,5 @@ def _unknown_model(model: str, loaded: LoadedPair) -> ApiError:
     else:
         name = " ".join(model.split())[:100]
         hint = did_you_mean(name, [*pairs, loaded_id, ANY_MODEL])
-        message = f"no model {name!r}{hint or '.'} {loaded_id!r} is loaded; {ANY_MODEL!r} stands for it"
+        message = f"no model {name!r}{hint or '.'} {loaded_id!r} is loaded; {ANY_MODEL!r} selects it"
     return ApiError(404, message, param="model", code="model_not_found")

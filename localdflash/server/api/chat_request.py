@@ -1,4 +1,4 @@
-"""Chat requests of all HTTP APIs: prompt from the model's chat template, tools, and constraints of the answer."""
+"""Turn chat requests of all HTTP APIs into generations: prompt by the chat template, tools, output constraints."""
 
 import asyncio
 import math
@@ -39,25 +39,25 @@ from localdflash.text.tool_grammar import call_constraint
 from localdflash.text.tools_in_words import describe_in_words
 from localdflash.text.user_text import PromptStretch
 
-DEFAULT_TEMPERATURE = 1.0  # of chats and raw prompts, as OpenAI documents; chats prefer the model's recommendation
-TEMPLATE_ROLES: Mapping[str, Role] = {**{role: role for role in get_args(Role)}, "developer": "system"}  # by API role
+DEFAULT_TEMPERATURE = 1.0  # OpenAI's default, for raw prompts, and for chats if the model's makers recommend none
+TEMPLATE_ROLES: Mapping[str, Role] = {**{role: role for role in get_args(Role)}, "developer": "system"}
 
 
 @dataclass(frozen=True)
 class ToolOptions:
-    """Tools of a request, and rules for the calls of an answer."""
+    """Tools of a request, and rules for the tool calls of its answer."""
 
     described: Sequence[Mapping[str, Any]] = ()  # tools as the chat template reads them
     schemas: Schemas = field(default_factory=dict)  # argument schemas of the tools that the answer may call
-    must: bool = False  # the answer must be a call
+    must: bool = False  # whether the answer must be a tool call
     allows_more: bool = True  # whether text or further calls may follow the first call
 
     def reader(self, tokenizer: Tokenizer) -> CallReader | None:
-        """Return a parser of the tool calls in the text of one choice, or None if no tool may be called."""
+        """Return a parser for the tool calls in one choice's text; None if no tool may be called."""
         return call_reader(tokenizer, self.schemas) if self.schemas else None
 
     def stops(self, tokenizer: Tokenizer) -> tuple[str, ...]:
-        """Return the strings that end an answer: after its only call, or before a tool result that it invents."""
+        """Return the strings that end an answer: the end of its only call, or the start of an invented tool result."""
         reader = self.reader(tokenizer)
         if not reader:
             return ()
@@ -79,13 +79,13 @@ class AnswerPrompt:
         return "".join(piece.text for piece in (*self.stretches, *self.start.added))
 
     def encode(self, enough: float = math.inf) -> list[int]:
-        """Return the token ids of the prompt; stop tokenizing after about `enough` ids."""
+        """Return the prompt's token ids; a long prompt is only tokenized up to about `enough` ids."""
         tokenizer = self.loaded.tokenizer
         ids = encode_prompt(tokenizer, self.stretches, enough)
         return ids + encode_answer(tokenizer, self.start.added, enough - len(ids))
 
     def prepare(self, max_tokens: int, params: SamplingParams) -> GenerationRequest:
-        """Tokenize the prompt, at most `COUNTED_CONTEXTS` contexts; return a generation with one choice."""
+        """Tokenize the prompt, up to `COUNTED_CONTEXTS` times the context, and return a generation with one choice."""
         ids = self.encode(COUNTED_CONTEXTS * self.loaded.context)
         request = Request(ids, max_tokens, params, self.loaded.tokenizer.ends)
         return GenerationRequest(self.loaded, [request], make_decoder=self.start.make_decoder)
@@ -98,7 +98,7 @@ def render_chat(
     variables: Mapping[str, str | bool] | None = None,  # template variables that the request sets
     continues_last: bool = False,  # the answer continues the last message
     tools: Sequence[Mapping[str, Any]] = (),
-    first_part: FirstPart = "",  # "text" or "call": the answer has no thoughts
+    first_part: FirstPart = "",  # "text" or "call": the answer starts with it, without thoughts
 ) -> AnswerPrompt:
     """Render the prompt of an answer with the model's chat template; ModelError if the model has none."""
     tokenizer = loaded.tokenizer
@@ -119,7 +119,7 @@ def _render_messages(
     variables: Mapping[str, str | bool],
     tools: Sequence[Mapping[str, Any]],
 ) -> list[PromptStretch]:
-    """Render the prompt. If the template rejects or drops a later system message, render all of them as user text."""
+    """Render the prompt. If the template rejects or drops a late system message, render late ones as user text."""
     late = [one.content.strip() for one in messages[1:] if one.role == "system"]
     if not late:
         return render(template, messages, variables=variables, tools=tools)
@@ -132,7 +132,7 @@ def _render_messages(
 
 
 def _with_one_system(messages: Sequence[TemplateMessage]) -> Sequence[TemplateMessage]:
-    """Join the leading system messages, because templates accept only one."""
+    """Join the system messages at the start into one, because templates accept only one."""
     count = next((at for at, one in enumerate(messages) if one.role != "system"), len(messages))
     if count < 2:
         return messages
@@ -155,7 +155,7 @@ def _with_reminders(messages: Sequence[TemplateMessage]) -> list[TemplateMessage
 
 
 def prompt_of(loaded: LoadedPair, body: ChatRequest, *, first_part: FirstPart = "") -> AnswerPrompt:
-    """Render the prompt of a chat request; ApiError names an invalid field. `first_part`: see `start_answer`."""
+    """Render the prompt of a chat request; ApiError names an invalid field. `first_part`: see `render_chat`."""
     messages = messages_of(body.messages)
     if body.continue_final_message and messages[-1].role != "assistant":
         raise bad("continue_final_message", "the last message is not from the assistant")
@@ -177,7 +177,7 @@ def prompt_of(loaded: LoadedPair, body: ChatRequest, *, first_part: FirstPart = 
 
 
 async def prepare_chat(state: AppState, body: ChatRequest) -> tuple[GenerationRequest, Callable[[], AnswerParts]]:
-    """Return the generation of a chat request, and a function that makes the `AnswerParts` of one choice."""
+    """Return the generation for a chat request, and a function that makes an `AnswerParts` for one choice."""
     loaded = await state.ready("chat", body.model)
     tools = tools_of(body)
     generation = await asyncio.to_thread(_prepare, loaded, body, tools, state.grammars(loaded))
@@ -232,7 +232,7 @@ def messages_of(given: Sequence[ChatMessage]) -> list[TemplateMessage]:
 
 
 def tools_of(body: ChatRequest) -> ToolOptions:
-    """Return the tools of a request; ApiError if a schema is invalid, or the chosen tool is missing."""
+    """Return the tools of a request; ApiError if a schema is invalid, or `tool_choice` names a missing tool."""
     if not body.tools and body.tool_choice not in (None, "none", "auto"):
         raise bad("tool_choice", "requires tools, but the request has none")
     if not body.tools or body.tool_choice == "none":
@@ -260,7 +260,7 @@ def tools_of(body: ChatRequest) -> ToolOptions:
 
 
 def _format_constraints(body: ChatRequest, grammars: Grammars) -> list[tuple[str, MakeConstraint]]:
-    """Return the field name and the maker of the constraint that `response_format` sets, or an empty list."""
+    """Return [(field name, maker of the constraint)] for `response_format`; [] if it sets no constraint."""
     given = body.response_format
     if given is None or given.type == "text":
         return []
@@ -273,7 +273,7 @@ def _format_constraints(body: ChatRequest, grammars: Grammars) -> list[tuple[str
 
 
 def _convert_call(call: ToolCall) -> CalledTool:
-    """Convert a tool call; parse arguments that are a JSON object, because templates format the object themselves."""
+    """Convert a tool call. Arguments that are a JSON object are parsed, because templates format the object."""
     try:
         arguments: object = msgspec.json.decode(call.function.arguments or "{}", type=dict)
     except (msgspec.DecodeError, RecursionError):
@@ -292,7 +292,7 @@ def text_of(content: str | Sequence[TextPart] | None, param: str) -> str:
 
 
 def _check_schema(param: str, schema: Mapping[str, Any]) -> None:
-    """Raise ApiError if a part of a tool's schema has the wrong type; the grammar checks the rest."""
+    """Raise ApiError if `properties`, `$defs` or `required` has the wrong type; the grammar checks the rest."""
     for name, kind, noun in (("properties", dict, "object"), ("$defs", dict, "object"), ("required", list, "array")):
         if not isinstance(schema.get(name, kind()), kind):
             raise bad(param, f"invalid {name} in the schema (expected an {noun})")

@@ -1,4 +1,4 @@
-"""POST /complete: completions at an editor's cursor. `code/fim` assembles the prompt and ends the text."""
+"""Serve POST /complete: completions at an editor's cursor. `code/fim` assembles the prompt and ends the text."""
 
 import asyncio
 import math
@@ -23,7 +23,7 @@ from localdflash.server.api.schemas import CompleteRequest
 from localdflash.text.syntax import language_of
 
 Event = dict[str, Any]
-CONFIDENCE_TOKENS = 2  # the first tokens' probabilities predict whether an editor's user accepts an answer; all do not
+CONFIDENCE_TOKENS = 2  # only the first tokens count: they predict better than all tokens whether a user accepts
 
 
 async def complete(http: HttpRequest, state: AppState, body: CompleteRequest) -> Response:
@@ -31,7 +31,7 @@ async def complete(http: HttpRequest, state: AppState, body: CompleteRequest) ->
     loaded = await state.ready("completion", body.model)
     plan = await asyncio.to_thread(plan_infill, state.infill_planner(loaded), body)
     if await http.is_disconnected():
-        raise ClientDisconnect  # starting now would cancel a newer request with the same document id
+        raise ClientDisconnect  # starting would cancel a newer request with this document id
     generation = replace(prepare_infill(loaded, plan), document=body.document or None)
     explanation = {"model": loaded.files.id, **(plan.prompt.explain() if body.explain else {})}
     if body.stream:
@@ -65,12 +65,12 @@ def plan_infill(planner: InfillPlanner, body: CompleteRequest) -> InfillPlan:
 
 @dataclass
 class _AnswerProgress:
-    """Progress of one answer: index among the sent answers, log-probability and number of its first tokens."""
+    """Progress of one answer: its index among the sent answers; log-probability and number of its first tokens."""
 
     index: int = 0
     logprob: float = 0.0
     tokens: int = 0
-    unsent: list[Event] = field(default_factory=list)  # events with text
+    unsent: list[Event] = field(default_factory=list)  # events with text, not sent yet
 
     def add(self, chosen: Sequence[SampledToken]) -> None:
         """Record the probabilities of the first `CONFIDENCE_TOKENS` tokens."""
@@ -85,7 +85,7 @@ class _AnswerProgress:
 
 
 async def stream_answers(state: AppState, generation: GenerationRequest, count: int) -> AsyncGenerator[Event]:
-    """Yield the events of up to `count` different answers; each answer after the first is sent once it is complete."""
+    """Yield the events of up to `count` different answers. Answers after the first are sent once they are complete."""
     progress, ends, texts = _AnswerProgress(), list[Event](), list[str]()
     async with aclosing(pieces(state, generation)) as source:
         async for piece in source:
@@ -108,7 +108,7 @@ async def stream_answers(state: AppState, generation: GenerationRequest, count: 
                 texts.append(piece.choice.text)
                 ends.append({**_end_event(piece.choice, progress), "stop": stop})
                 yield ends[-1]
-            elif stop:  # a repeated answer is not sent: report the end of the first answer again
+            elif stop:  # the last answer repeats another: send the end of the first answer again
                 yield {name: ends[0][name] for name in ("index", "text", "tokens", "confidence")} | {"stop": True}
             if stop:
                 return

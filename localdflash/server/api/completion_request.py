@@ -1,4 +1,4 @@
-"""Completion requests: a prompt to continue, or a gap to infill. Clients such as Zed write FIM markers themselves."""
+"""Turn completion requests into generations: continue a prompt, or infill a gap. Zed writes FIM markers itself."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,13 +16,13 @@ from localdflash.text.chat_template import encode_parts
 from localdflash.text.fim_formats import build, split, stop_ids
 
 PromptField = str | Sequence[int]
-INFILL_TEMPERATURE = 0.0  # default of infills: greedy
+INFILL_TEMPERATURE = 0.0  # default for infilling: greedy
 
 
 def prepare_prompt(
     loaded: LoadedPair, prompt: PromptField, suffix: str | None, limit: int, body: SamplingFields
 ) -> GenerationRequest:
-    """Prepare the continuation of a prompt; with `suffix`, or FIM markers in the prompt, prepare an infill."""
+    """Prepare the continuation of a prompt. With `suffix`, or with FIM markers in the prompt, prepare an infill."""
     sides = None  # text before and after the gap
     if suffix is not None:
         if not isinstance(prompt, str):
@@ -52,7 +52,7 @@ def prompts_of(prompt: str | list[str | int | list[int]]) -> list[PromptField]:
 def prepare_middle(
     loaded: LoadedPair, prefix: str, suffix: str, max_tokens: int, params: SamplingParams
 ) -> GenerationRequest:
-    """Prepare an infill between prefix and suffix; ModelError if the model cannot. CRLF becomes LF, as in training."""
+    """Prepare an infill; ModelError if the model was not trained for it. CRLF becomes LF, as in training."""
     form, tokenizer = loaded.fim_format(), loaded.tokenizer
     enough = COUNTED_CONTEXTS * loaded.context
     ids = build(form, tokenizer, prefix.replace("\r\n", "\n"), suffix.replace("\r\n", "\n"), enough)
@@ -62,7 +62,7 @@ def prepare_middle(
 
 
 def prepare_text(loaded: LoadedPair, prompt: PromptField, max_tokens: int, params: SamplingParams) -> GenerationRequest:
-    """Prepare the continuation of a prompt, whose text may contain special tokens; UsageError if it is invalid."""
+    """Prepare the continuation of a prompt; its text may contain special tokens. UsageError if it is invalid."""
     tokenizer = loaded.tokenizer
     if isinstance(prompt, str):
         ids = encode_parts(tokenizer, tokenizer.split_markers(prompt), enough=COUNTED_CONTEXTS * loaded.context)

@@ -1,4 +1,4 @@
-"""Parts of an answer: thoughts, text and tool calls, as they grow or as a sequence of blocks."""
+"""Split an answer into thoughts, text and tool calls: piece by piece, or as a sequence of growing blocks."""
 
 import uuid
 from collections.abc import AsyncGenerator, Iterator, Sequence
@@ -16,7 +16,7 @@ BlockKind = Literal["thoughts", "text", "call"]
 
 @dataclass(frozen=True, slots=True)
 class PartsDelta:
-    """Thoughts, answer text and additions to tool calls that a piece of text holds; all may be empty."""
+    """Thoughts, answer text and tool-call arguments in a piece of generated text; each may be empty."""
 
     thoughts: str = ""
     text: str = ""
@@ -24,7 +24,7 @@ class PartsDelta:
 
 
 class AnswerParts:
-    """Splitter of one choice's text into parts; without `split` or `calls`, thoughts or calls stay in the text."""
+    """Splitter of one choice's text. Without `split`, thoughts stay in the text; without `calls`, tool calls do."""
 
     def __init__(self, split: ThoughtSplit | None, calls: CallReader | None) -> None:
         self._split, self._reader = split, calls
@@ -45,7 +45,7 @@ class AnswerParts:
 
 @dataclass
 class AnswerBlock:
-    """Part of an answer; the `text` of a tool call is its arguments in JSON."""
+    """Part of an answer. The `text` of a tool call is its arguments as JSON."""
 
     kind: BlockKind
     number: int
@@ -64,7 +64,7 @@ class BlockEvent:
 
 
 class AnswerBlocks:
-    """Blocks of the only choice of a request; `choice` is set at the first step."""
+    """Blocks of the answer to a request with one choice. `choice` is set at the first step."""
 
     choice: Choice
 
@@ -74,7 +74,7 @@ class AnswerBlocks:
         self._open: AnswerBlock | None = None
 
     async def run(self, state: AppState, generation: GenerationRequest) -> AsyncGenerator[BlockEvent | None]:
-        """Yield None at the first step, then the events. Closing the generator stops the engine within one step."""
+        """Run the request; yield None at the first step, then the events. Closing the generator cancels the request."""
         started = False
         async with aclosing(pieces(state, generation)) as source:
             async for piece in source:
@@ -89,7 +89,7 @@ class AnswerBlocks:
             yield event
 
     def push(self, delta: PartsDelta) -> Iterator[BlockEvent]:
-        """Yield the events of `delta`: further arguments of the open call, then thoughts, text and new calls."""
+        """Yield the events for `delta`: more arguments of the open call, then thoughts, text and new calls."""
         known = self._calls
         for call in (one for one in delta.calls if one.index < known):
             yield from self._more(call.arguments)

@@ -39,7 +39,7 @@ _OPTIONS = [name for name in LoadRequest.__struct_fields__ if name not in ("role
 
 
 async def health(http: HttpRequest, state: AppState) -> Response:
-    """Report whether a pair can answer requests; 503 while loading or after a failure."""
+    """Serve GET /health: whether a pair can answer requests; 503 while loading or after a failure."""
     engines = state.engines
     if engines.device_lost:
         return _unhealthy("the device is lost")
@@ -52,21 +52,21 @@ async def health(http: HttpRequest, state: AppState) -> Response:
 
 
 def _unhealthy(message: str, **more: str) -> Response:
-    """Return a 503 response as llama-server's, whose clients look for the message "Loading model"."""
+    """Return a 503 response like llama-server's: its clients look for the message "Loading model"."""
     error = {"message": message, "type": "unavailable_error", "param": None, "code": 503}
     return json_response({"status": message.lower(), "error": error, **more}, 503)
 
 
 async def models(http: HttpRequest, state: AppState) -> Response:
-    """List the loaded models; load the main role's pair first if necessary."""
-    await state.ready(state.engines.main)
+    """Serve GET /v1/models: list the loaded models, after loading the main role's pair if necessary."""
+    await state.ready(state.engines.main_role)
     loaded = [_describe_model(worker.loaded, worker.loaded_at) for worker in state.engines.workers if worker.loaded]
     return json_response({"object": "list", "data": loaded})
 
 
 async def model(http: HttpRequest, state: AppState) -> Response:
-    """Describe the model that the path names; ApiError 404 if another one is loaded."""
-    loaded = await state.ready(state.engines.main, http.path_params["model"])
+    """Serve GET /v1/models/MODEL: describe a loaded model; ApiError 404 if it is not loaded."""
+    loaded = await state.ready(state.engines.main_role, http.path_params["model"])
     worker = state.engines.worker_of(loaded)
     return json_response(_describe_model(loaded, worker.loaded_at if worker else 0.0))
 
@@ -93,14 +93,14 @@ def _has_drafter(loaded: LoadedPair) -> bool:
 
 
 async def metrics(http: HttpRequest, state: AppState) -> Response:
-    """Report metrics for Prometheus."""
+    """Serve GET /metrics for Prometheus."""
     return Response(state.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 
 async def ps(http: HttpRequest, state: AppState) -> Response:
-    """Report the status of all pairs; the fields of the pair of `?role=` (default: the main role) come first."""
+    """Serve GET /ps: status of the pair of `?role=` (default: the main role), of all pairs, and of the daemon."""
     engines = state.engines
-    role = http.query_params.get("role", engines.main)
+    role = http.query_params.get("role", engines.main_role)
     if role not in ROLES:
         raise bad("role", f"unknown; one of {', '.join(ROLES)}")
     worker = engines.worker(role)
@@ -136,7 +136,7 @@ def _worker_status(engines: Engines, worker: PairWorker) -> dict[str, Any]:
 
 
 def _with_prefixes(engines: Engines, worker: PairWorker, measured: Parts) -> Parts:
-    """Add the prefix cache as a part; subtract this part and all other pairs from the program's part."""
+    """Add the prefix cache as a part of the memory; subtract it, and all other pairs, from the program's part."""
     held = worker.prefix_bytes
     others = sum(one.prefix_bytes + _process_bytes(one) for one in engines.workers if one is not worker)
     program = {PROGRAM: max(measured[PROGRAM] - held - others, 0)}
@@ -144,7 +144,7 @@ def _with_prefixes(engines: Engines, worker: PairWorker, measured: Parts) -> Par
 
 
 def _process_bytes(worker: PairWorker) -> int:
-    """Return the bytes that a pair occupies in this process, without the program's part."""
+    """Return the bytes of host memory that a pair occupies, without the program's part."""
     if not worker.loaded:
         return 0
     measured = worker.loaded.memory()
@@ -170,8 +170,8 @@ def _pair_status(loaded: LoadedPair) -> dict[str, Any]:
 
 
 async def load(http: HttpRequest, state: AppState, body: LoadRequest) -> Response:
-    """Load a pair for one role or all; if the client disconnects while running answers delay it, change nothing."""
-    try:  # check the name before unloading any pair
+    """Serve POST /load: load a pair for one role or all. A client that disconnects before loading starts stops it."""
+    try:  # check the name before any pair is unloaded
         await asyncio.to_thread(lambda: load_registry().resolve(body.pair))
     except LocaldflashError as error:
         raise ApiError(404, str(error), param="pair", code="model_not_found") from None
@@ -189,7 +189,7 @@ async def stop(http: HttpRequest, state: AppState) -> Response:
 
 
 async def listen(http: HttpRequest, state: AppState, body: ListenRequest) -> Response:
-    """Open a port and report its URL in the first event. The port closes when the client disconnects."""
+    """Serve POST /listen: open a port and send its URL as the first event. It closes when the client disconnects."""
     if state.listen is None:
         raise ApiError(404, "this server cannot open ports over HTTP", code="not_found")
     path = paths.key_file()

@@ -1,4 +1,4 @@
-"""Generation of answers: an HTTP API makes a `GenerationRequest` and formats the `pieces` of its choices."""
+"""Generate answers: an HTTP API makes a `GenerationRequest`, and formats the text that `pieces` yields."""
 
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -20,24 +20,24 @@ from localdflash.text.grammar import Grammars
 from localdflash.text.stream import Detokenizer, Ending, TextDecoder
 from localdflash.text.tokenizer import Tokenizer
 
-MakeConstraint = Callable[[], Constraint]  # each choice needs its own
-NO_LIMIT = 2**31  # tokens, more than any context holds
-COUNTED_CONTEXTS = 2  # tokenization of a prompt stops at this multiple of the context length
-OVERFLOW = "context_length_exceeded"  # error code of a prompt that does not fit
+MakeConstraint = Callable[[], Constraint]  # called once per choice, because a constraint has state
+NO_LIMIT = 2**31  # more tokens than any context holds
+COUNTED_CONTEXTS = 2  # a prompt is tokenized up to this multiple of the context length
+OVERFLOW = "context_length_exceeded"  # error code: the prompt does not fit
 
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """Engine requests of one HTTP request, one for each choice, and how their tokens become text."""
+    """Engine requests for one HTTP request, one for each choice, and how their tokens become text."""
 
     loaded: LoadedPair
     requests: Sequence[Request]
-    stops: tuple[str, ...] = ()  # strings that end an answer and are cut off
-    truncated: bool = False  # a part of the prompt did not fit and was left out
+    stops: tuple[str, ...] = ()  # strings that end an answer; they are not part of it
+    truncated: bool = False  # whether a part of the prompt did not fit and was left out
     urgent: bool = False  # a completion, which the scheduler prefers to chat answers
     document: str | None = None  # document id; a newer request with this id cancels the generation
     max_seconds: float = 0.0  # time limit of each choice after its first step; 0: none
-    min_indent: int = 0  # the answer ends before a line, except the first, with less indentation
+    min_indent: int = 0  # the answer ends before a line (not the first) that is indented less
     ending: Callable[[], Ending] | None = None  # makes the `Ending` of one choice
     make_decoder: Callable[[Tokenizer], TextDecoder] = Detokenizer
 
@@ -49,7 +49,7 @@ class GenerationRequest:
 def params_of(
     body: SamplingFields, temperature: float, recommended: Mapping[str, float] | None = None
 ) -> SamplingParams:
-    """Return the request's sampling parameters; defaults are the model's `recommended` ones, then `temperature`."""
+    """Return the request's sampling parameters. Defaults: `recommended` by the model's makers, then `temperature`."""
     penalty = body.repetition_penalty if body.repetition_penalty is not None else body.repeat_penalty
     given = {name: getattr(body, name) for name in ("temperature", "top_k", "top_p", "min_p")}
     given = {name: value for name, value in {**given, "repetition_penalty": penalty}.items() if value is not None}
@@ -64,13 +64,13 @@ def params_of(
 
 
 def limit_of(*given: int | None, default: int) -> int:
-    """Return the first limit that is not None, else `default`; `NO_LIMIT` if this limit is negative."""
+    """Return the first limit that is not None, else `default`. A negative limit means `NO_LIMIT`."""
     limit = next((limit for limit in given if limit is not None), default)
     return NO_LIMIT if limit < 0 else limit
 
 
 def constraint_of(body: SamplingFields, grammars: Grammars, *more: tuple[str, MakeConstraint]) -> MakeConstraint | None:
-    """Return the maker of the request's constraint, or None; ApiError for several. `more`: makers by field name."""
+    """Return the maker of the request's constraint, or None; ApiError for two. `more`: other makers by field name."""
     makers = list(more)
     if body.json_schema is not None:
         schema = body.json_schema
@@ -93,7 +93,7 @@ def with_choices(
     *,
     param: str = "prompt",
 ) -> GenerationRequest:
-    """Return the generation with `count` choices, choice i with seed + i; ApiError for a long prompt names `param`."""
+    """Return the generation with `count` choices; choice i has the seed + i. ApiError if field `param` is too long."""
     request, tokenizer, context = generation.requests[0], generation.loaded.tokenizer, generation.loaded.context
     if body.stop == "":
         raise bad("stop", "an empty stop string would end every answer")
@@ -102,7 +102,7 @@ def with_choices(
         raise bad("logit_bias", f"invalid token id {invalid[0]} (expected 0 to {tokenizer.vocab_size - 1})")
     free = context - len(request.ids)
     if free < min(request.max_tokens, 1):
-        # Claude Code, pi and opencode match the words before the semicolon, litellm those after it.
+        # Claude Code, pi and opencode look for the words before the semicolon, litellm for the words after it.
         counted = COUNTED_CONTEXTS * context
         size = f"more than {counted}" if len(request.ids) > counted else f"{len(request.ids)}"
         message = f"prompt is too long: {size} tokens > {context} maximum"
@@ -128,11 +128,11 @@ def with_choices(
 
 @dataclass
 class Choice:
-    """Tokens and text of one answer so far, and at its end the reason why it ended."""
+    """Tokens and text of one answer so far, and the reason why it ended."""
 
     index: int
     request: Request
-    ids: list[int] = field(default_factory=list)  # all committed tokens, also those whose text was cut off
+    ids: list[int] = field(default_factory=list)  # all committed tokens, even if their text was cut off
     text: str = ""
     chosen: list[SampledToken] = field(default_factory=list)  # tokens with log-probabilities, if requested
     finish: str = ""  # "stop", "length" or "cancelled"; empty while running
@@ -142,7 +142,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class ChoicePiece:
-    """Text that one step added to a choice; the last piece of a choice has no text, tokens or step."""
+    """Text that one step added to a choice. The last piece of a choice has neither text nor tokens nor step."""
 
     choice: Choice
     text: str = ""
@@ -151,13 +151,13 @@ class ChoicePiece:
 
 
 async def pieces(state: AppState, generation: GenerationRequest) -> AsyncGenerator[ChoicePiece]:
-    """Run the choices one after another; yield their pieces. Closing the generator stops the engine within one step."""
+    """Run the choices in turn and yield their pieces. Closing the generator cancels the request within one step."""
     began = time.perf_counter()
     if generation.document:
         state.newest[generation.document] = generation
     for index, request in enumerate(generation.requests):
         if generation.document and state.newest.get(generation.document) is not generation:
-            # Running this choice would cancel the newer request.
+            # This choice is outdated: to run it would cancel the newer request.
             yield ChoicePiece(Choice(index, request, finish="cancelled"))
             return
         if not (worker := await state.engines.worker_if_loaded(generation.loaded)):
@@ -191,7 +191,7 @@ async def pieces(state: AppState, generation: GenerationRequest) -> AsyncGenerat
             if worker.is_evicting:
                 message = f"{worker.display_name} was unloaded for another chat's model"
                 raise ApiError(503, message, code="model_taken", Retry_After="1")
-            raise EngineDisconnect("the engine is stopping; send the request again")  # the scheduler has closed
+            raise EngineDisconnect("the engine is stopping; send the request again")  # the scheduler was closed
         rest = lines.finish()
         choice.text += rest
         reason = {"context": "length", "": "cancelled"}.get(request.finish_reason, request.finish_reason)
@@ -224,7 +224,7 @@ def _stop_string(choice: Choice, generation: GenerationRequest) -> str:
 
 
 class _TokenBuffer:
-    """Buffer that releases a token once the text sent so far contains the first byte of the token."""
+    """Buffer of tokens with log-probabilities. It releases a token once the sent text has its first byte."""
 
     def __init__(self, decoder: TextDecoder, ends: frozenset[int]) -> None:
         self._decoder, self._ends = decoder, ends
@@ -242,12 +242,12 @@ class _TokenBuffer:
         return released
 
     def finish(self) -> list[SampledToken]:
-        """Return the remaining tokens; they belong to the answer unless its text was cut."""
+        """Return the tokens not released yet; they belong to the answer unless its text was cut."""
         return self._waiting
 
 
 class _IndentLimit:
-    """Filter that ends text before a line, except the first, indented less than `least`; 0 means no limit."""
+    """Filter that ends text before a line (not the first) that is indented less than `least`; 0: no limit."""
 
     def __init__(self, least: int) -> None:
         self.ended = False
@@ -273,12 +273,12 @@ class _IndentLimit:
 
 
 def cached_tokens(request: Request) -> int:
-    """Return the number of cached prompt tokens. The last prompt token never counts: the first step computes it."""
+    """Return the number of cached prompt tokens. The last prompt token is never cached: the first step computes it."""
     return max(len(request.ids) - 1 - request.computed_tokens, 0)
 
 
 def timings(requests: Sequence[Request]) -> dict[str, Any]:
-    """Return the summed token counts, times and rates of requests, under llama-server's names and our own."""
+    """Return token counts, times and rates summed over requests, under llama-server's names, and some of our own."""
     stats = Stats()
     for request in requests:
         stats.merge(request.stats)

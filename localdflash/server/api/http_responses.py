@@ -1,4 +1,4 @@
-"""Errors, JSON and event streams over HTTP. If the client disconnects, its request is cancelled."""
+"""Send errors, JSON and event streams over HTTP, and cancel the request of a client that disconnects."""
 
 import asyncio
 import time
@@ -20,9 +20,9 @@ from localdflash.server.refusals import ERRORS
 T = TypeVar("T")
 DONE = msgspec.Raw(b"[DONE]")  # last event of OpenAI's streams
 MESSAGES_PATH = "/v1/messages"
-HEADERS_SECONDS = 0.5  # a stream sends its headers this late, so that an early error has its own HTTP status
-PING_SECONDS = 5.0  # longest silence of a stream
-_ANTHROPIC_TYPES = {  # error types by HTTP status
+HEADERS_SECONDS = 0.5  # delay of a stream's headers, so that an early error can have its own HTTP status
+PING_SECONDS = 5.0  # longest time in which a stream sends nothing
+_ANTHROPIC_TYPES = {  # Anthropic's error types by HTTP status
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
@@ -43,12 +43,12 @@ class ApiError(LocaldflashError):
 
 
 def bad(param: str, problem: str) -> ApiError:
-    """Return an error that names an invalid field."""
+    """Return an error 400 that names an invalid field."""
     return ApiError(400, f"{param}: {problem}", param=param, code="invalid_value")
 
 
 def as_api_error(error: BaseException) -> ApiError:
-    """Return the error to send to the client; an unexpected error becomes a 500 without details."""
+    """Return the error to send to the client; an unexpected error becomes an error 500 without details."""
     match error:
         case ApiError():
             return error
@@ -62,7 +62,7 @@ def as_api_error(error: BaseException) -> ApiError:
 
 
 def error_body(error: ApiError, path: str = "") -> dict[str, Any]:
-    """Return the JSON body of an error: Anthropic's for /v1/messages, else OpenAI's (default code: the status)."""
+    """Return an error's JSON body: in Anthropic's format for /v1/messages, else in OpenAI's (default code: status)."""
     kind = "invalid_request_error" if error.status < 500 else "server_error"
     if f"{path}/".startswith(f"{MESSAGES_PATH}/"):
         kind = _ANTHROPIC_TYPES.get(error.status, kind if error.status < 500 else "api_error")
@@ -72,7 +72,7 @@ def error_body(error: ApiError, path: str = "") -> dict[str, Any]:
 
 
 def error_response(error: BaseException, path: str) -> Response:
-    """Return the response to a request of `path` that failed."""
+    """Return the response to a failed request; `path` decides the format."""
     known = as_api_error(error)
     return Response(msgspec.json.encode(error_body(known, path)), known.status, known.headers, "application/json")
 
@@ -102,7 +102,7 @@ async def json_of(http: HttpRequest, work: Coroutine[Any, Any, Any]) -> Response
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`; if the client disconnects earlier, cancel it and raise ClientDisconnect."""
+    """Return the result of `work`; if the client disconnects before, cancel `work` and raise ClientDisconnect."""
     task, gone = asyncio.create_task(work), asyncio.create_task(_wait_for_disconnect(receive))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -121,7 +121,7 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 
 def with_warning(response: Response, left_out: Sequence[str]) -> Response:
-    """Return the response with a header that names the tools that were left out of the prompt, if any."""
+    """Return the response; if tools were left out of the prompt, add a Warning header with their names."""
     if left_out:
         response.headers["Warning"] = f'299 localdflash "tools left out: {", ".join(left_out)}"'
     return response
@@ -138,9 +138,9 @@ def named_event(body: Mapping[str, Any]) -> bytes:
 
 
 class EventStream(Response):
-    """Stream of server-sent events. An error before the headers has its own status; a later error is the last event.
+    """Stream of server-sent events. An error before the headers gets its own status; a later error is the last event.
 
-    `failure` makes the event of an error. `ping` is sent into a silent connection, on which many clients give up.
+    `failure` makes the event of an error. `ping` is sent while there are no events, so that clients do not time out.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class EventStream(Response):
         events: AsyncGenerator[Any],
         encode: Callable[[Any], bytes] = event,
         failure: Callable[[ApiError], Any] = error_body,
-        ping: bytes = b": ping\n\n",  # a comment
+        ping: bytes = b": ping\n\n",  # a comment, which clients ignore
     ) -> None:
         super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
         del self.headers["content-length"]

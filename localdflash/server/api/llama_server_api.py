@@ -1,4 +1,4 @@
-"""llama-server's HTTP API, which llama.vim, llama.vscode and Continue use."""
+"""Serve llama-server's HTTP API, which llama.vim, llama.vscode and Continue use."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -37,7 +37,7 @@ from localdflash.text.chat_template import encode_parts
 from localdflash.text.grammar import Grammars
 from localdflash.text.tokenizer import Tokenizer
 
-DEFAULT_MAX_TOKENS = 128  # if a request has no n_predict
+DEFAULT_MAX_TOKENS = 128  # default of n_predict
 
 
 async def infill(http: HttpRequest, state: AppState, body: InfillRequest) -> Response:
@@ -55,10 +55,10 @@ async def completion(http: HttpRequest, state: AppState, body: RawRequest) -> Re
 
 
 def _infill(loaded: LoadedPair, planner: InfillPlanner, body: InfillRequest, grammars: Grammars) -> GenerationRequest:
-    """Prepare an infill. A grammar replaces the plan's end condition; a grammar or `stop` disables token healing."""
+    """Prepare an infill. With a grammar, only that ends the text. A grammar or `stop` turns off token healing."""
     constraint = constraint_of(body, grammars)
     extra = [(" ".join(one.filename.split()) or "file", one.text) for one in body.input_extra or ()]
-    reads_files = bool(loaded.fim_format().file_tokens)  # else `extra` feeds prompt-lookup drafts, the last text first
+    reads_files = bool(loaded.fim_format().file_tokens)  # else prompt-lookup drafts use `extra`, the last text first
     plan = planner.plan(
         Gap("", "", body.input_prefix, body.prompt or "", body.input_suffix),
         [ContextPiece("open", *one, weight=i) for i, one in enumerate(extra)] if reads_files else (),
@@ -156,7 +156,7 @@ def _settings(request: Request) -> dict[str, Any]:
 
 
 def _select_fields(whole: dict[str, Any], body: NativeRequest) -> dict[str, Any]:
-    """Return the fields in `response_fields`, else all; the path "timings/prompt_n" selects a nested field."""
+    """Return the fields that `response_fields` lists, else all; "timings/prompt_n" selects a nested field."""
     if not body.response_fields:
         return whole
     selected = {}
@@ -171,7 +171,7 @@ def _select_fields(whole: dict[str, Any], body: NativeRequest) -> dict[str, Any]
 
 async def tokenize(http: HttpRequest, state: AppState, body: TokenizeRequest) -> Response:
     """Serve POST /tokenize."""
-    tokenizer = (await state.ready(state.engines.main)).tokenizer
+    tokenizer = (await state.ready(state.engines.main_role)).tokenizer
     ids = await asyncio.to_thread(_encode_content, tokenizer, body)
     tokens = [{"id": token, "piece": _piece(tokenizer, token)} for token in ids] if body.with_pieces else ids
     return json_response({"tokens": tokens})
@@ -179,7 +179,7 @@ async def tokenize(http: HttpRequest, state: AppState, body: TokenizeRequest) ->
 
 async def detokenize(http: HttpRequest, state: AppState, body: DetokenizeRequest) -> Response:
     """Serve POST /detokenize."""
-    tokenizer = (await state.ready(state.engines.main)).tokenizer
+    tokenizer = (await state.ready(state.engines.main_role)).tokenizer
     if invalid := [token for token in body.tokens if token >= tokenizer.vocab_size]:
         raise bad("tokens", f"invalid token id {invalid[0]} (expected 0 to {tokenizer.vocab_size - 1})")
     data = b"".join(tokenizer.piece(token, special=True) for token in body.tokens)
@@ -204,7 +204,7 @@ def _piece(tokenizer: Tokenizer, token: int) -> str | list[int]:
 
 async def props(http: HttpRequest, state: AppState) -> Response:
     """Serve GET /props: properties of the main role's pair."""
-    loaded = await state.ready(state.engines.main)
+    loaded = await state.ready(state.engines.main_role)
     return json_response(
         {
             "default_generation_settings": {
@@ -223,7 +223,7 @@ async def props(http: HttpRequest, state: AppState) -> Response:
 
 
 async def slots(http: HttpRequest, state: AppState) -> Response:
-    """Serve GET /slots: one slot for each loaded pair; with `?fail_on_no_slot=1`, 503 if all are busy."""
+    """Serve GET /slots: a slot for each loaded pair. With `?fail_on_no_slot=1`, error 503 if all pairs are busy."""
     workers = enumerate(state.engines.workers)
     entries = [_slot(number, loaded, worker.scheduler) for number, worker in workers if (loaded := worker.loaded)]
     if http.query_params.get("fail_on_no_slot") and all(slot["is_processing"] for slot in entries):

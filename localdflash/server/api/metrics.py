@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, summed over all loaded pairs; a pair's counters start at 0 when it is loaded."""
+"""Metrics for Prometheus, summed over all loaded pairs. Loading a pair starts its counters at 0."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,7 +35,7 @@ class Metrics:
         )
 
     def watch(self, engines: Engines) -> None:
-        """Report the counters of `engines` too."""
+        """Include the counters of `engines` in the metrics."""
         self._registry.register(_EnginesCollector(engines))
 
     def observe(self, step: Step) -> None:
@@ -58,7 +58,7 @@ class Metrics:
 
 
 class _EnginesCollector:
-    """Collector that reads the engines' own counters when Prometheus asks."""
+    """Collector that reads the engines' counters whenever the metrics are rendered."""
 
     def __init__(self, engines: Engines) -> None:
         self._engines = engines
@@ -97,7 +97,7 @@ def _engine_metrics(totals: EngineTotals) -> Iterator[Metric]:
 
 
 def _llama_server_metrics(totals: EngineTotals, schedulers: Sequence[Scheduler]) -> Iterator[Metric]:
-    """Yield metrics under llama-server's names, for dashboards made for it."""
+    """Yield metrics under llama-server's names, for dashboards made for llama-server."""
     stats = totals.stats
     seconds = stats.total_ms / 1e3
     for name, description, count in (
@@ -118,7 +118,7 @@ def _llama_server_metrics(totals: EngineTotals, schedulers: Sequence[Scheduler])
 
 
 def _cancel_histogram(times: Sequence[float]) -> Metric:
-    """Return a histogram of `times`: milliseconds from a cancellation until the engine was free, the newest ones."""
+    """Return a histogram of the newest times, in ms, from a cancellation until the engine was free."""
     counts = [0] * (len(STEP_BUCKETS) + 1)
     for time in times:
         counts[bisect_left(STEP_BUCKETS, time / 1e3)] += 1

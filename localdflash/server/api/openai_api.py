@@ -1,4 +1,4 @@
-"""OpenAI's /v1/chat/completions and /v1/completions, counts of input tokens, /apply-template, and refused endpoints."""
+"""Serve OpenAI's /v1/chat/completions and /v1/completions, token counts and /apply-template; refuse embeddings."""
 
 import asyncio
 import time
@@ -37,9 +37,9 @@ from localdflash.text.stream import TextDecoder
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.tool_calls import CallDelta
 
-MIN_LOGPROB = -9999.0  # as OpenAI reports for a token of probability 0
-DEFAULT_MAX_TOKENS = 16  # default of /v1/completions, as OpenAI documents
-MAX_CHOICES = 16  # of one request, over all prompts
+MIN_LOGPROB = -9999.0  # OpenAI's value for a token of probability 0
+DEFAULT_MAX_TOKENS = 16  # OpenAI's default for /v1/completions
+MAX_CHOICES = 16  # limit for one request, over all prompts
 NO_EMBEDDINGS = (
     "embeddings and reranking are not supported: the hidden states of generative models separate texts badly;"
     " use a server with an embedding model"
@@ -47,18 +47,18 @@ NO_EMBEDDINGS = (
 
 
 class ChatMessageBuilder:
-    """Builder of one choice's chat message from text as it is generated."""
+    """Builder of one choice's chat message from the generated text, piece by piece."""
 
     def __init__(self, parts: AnswerParts) -> None:
         self._parts = parts
-        self.calls: list[dict[str, Any]] = []  # tool calls with their arguments so far
+        self.calls: list[dict[str, Any]] = []  # tool calls, with the arguments so far
 
     def push(self, text: str) -> dict[str, Any]:
         """Return the delta that a piece of text adds; the delta may have no fields."""
         return self._delta(self._parts.push(text))
 
     def finish(self) -> dict[str, Any]:
-        """Return the delta of the held-back text at the end."""
+        """Return the delta of text that was held back until the end."""
         return self._delta(self._parts.finish())
 
     def message(self, text: str) -> dict[str, Any]:
@@ -91,16 +91,16 @@ class ChatMessageBuilder:
 
 @dataclass(frozen=True)
 class ChatChoices:
-    """Builder of the `choices` of /v1/chat/completions. `make_parts` makes the splitter of one choice's text."""
+    """Builder of the field `choices` of /v1/chat/completions. `make_parts` makes an `AnswerParts` for one choice."""
 
     tokenizer: Tokenizer
     logprobs: bool
     make_parts: Callable[[], AnswerParts]
-    _messages: dict[int, ChatMessageBuilder] = field(default_factory=dict)  # of a stream, by index of the choice
+    _messages: dict[int, ChatMessageBuilder] = field(default_factory=dict)  # streamed, by index of the choice
     prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"  # id prefix, `object` fields
 
     def first(self, index: int) -> list[dict[str, Any]]:
-        """Return the `choices` entries that a stream sends before a choice's text."""
+        """Return the `choices` entries that a stream sends before the text of a choice."""
         self._messages[index] = ChatMessageBuilder(self.make_parts())
         return [self._delta(index, {"role": "assistant", "content": ""})]
 
@@ -148,7 +148,7 @@ class ChatChoices:
 
 @dataclass(frozen=True)
 class CompletionChoices:
-    """Builder of the `choices` of /v1/completions. Choice i of prompt p has the index p * n + i."""
+    """Builder of the field `choices` of /v1/completions. Choice i of prompt p has the index p * n + i."""
 
     tokenizer: Tokenizer
     logprobs: bool
@@ -219,7 +219,7 @@ async def completions(http: HttpRequest, state: AppState, body: CompletionReques
 async def answer(
     http: HttpRequest, state: AppState, generation: GenerationRequest, body: OpenAIFields, builder: EndpointChoices
 ) -> Response:
-    """Return the response, as an event stream if the request has `stream`."""
+    """Run the generation; return a JSON response, or an event stream if the request has `stream`."""
     head = {
         "id": builder.prefix + uuid.uuid4().hex,
         "object": builder.chunk if body.stream else builder.whole,
@@ -275,7 +275,7 @@ async def _whole(
 
 
 def _reason(choice: Choice, message: ChatMessageBuilder) -> str:
-    """Return a chat choice's finish reason; the choice has an ending only if the request has `end_repeats`."""
+    """Return a chat choice's finish reason. With `end_repeats`, it may be "repeat"."""
     if choice.finish == "stop" and choice.ending and choice.ending.ended:
         return choice.ending.reason
     return "tool_calls" if message.calls and choice.finish == "stop" else choice.finish
@@ -308,7 +308,7 @@ async def _events(
 
 
 def _step(generation: GenerationRequest, step: Step, decoder: TextDecoder) -> dict[str, Any]:
-    """Return drafter, counts and tokens of a step; `sizes`: number of text bytes that each token completes."""
+    """Return drafter, counts and tokens of a step. `sizes`: number of bytes that each token adds to the text."""
     tokenizer, ends = generation.loaded.tokenizer, generation.requests[0].ends
     return {
         "drafter": step.drafter,
@@ -321,7 +321,7 @@ def _step(generation: GenerationRequest, step: Step, decoder: TextDecoder) -> di
 
 
 def _usage(generation: GenerationRequest) -> dict[str, Any]:
-    # Of each prompt, count the first request: for the others the prompt is cached.
+    # Count each prompt once, in its first request: later choices find the prompt in the cache.
     prompts = {id(request.ids): request for request in reversed(generation.requests)}.values()
     prompt = sum(len(request.ids) for request in prompts)
     cached = sum(map(cached_tokens, prompts))

@@ -1,4 +1,4 @@
-"""Read the body of a request into a struct, or raise ApiError: size, JSON, types, ranges, unsupported fields."""
+"""Read a request's body into a struct. ApiError for its size, JSON syntax, types, ranges or unsupported fields."""
 
 import re
 from typing import Any, TypeVar
@@ -10,7 +10,7 @@ from localdflash.server.api.http_responses import ApiError
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 
-# Fields that would change the answer if they were supported, each with the values that request nothing.
+# Unsupported fields that would change the answer, each with the values that are accepted because they have no effect.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "tools": ([],),
     "tool_choice": ("none", "auto"),
@@ -36,13 +36,13 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "output_format": (),
 }
 
-_FIELD_PATH = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$")  # the end of a message of msgspec
+_FIELD_PATH = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$")  # end of a message of msgspec
 T = TypeVar("T", bound=msgspec.Struct)
 U = TypeVar("U")
 
 
 async def read(request: Request, kind: type[T]) -> T:
-    """Return the body of a request, JSON whatever its Content-Type, as a struct; ApiError if it is invalid."""
+    """Return the JSON body of a request as a struct; the Content-Type is ignored. ApiError if the body is invalid."""
     data = await _read_all(request)
     try:
         struct = msgspec.json.decode(data, type=kind)
@@ -56,7 +56,7 @@ async def read(request: Request, kind: type[T]) -> T:
 
 
 def convert(value: object, kind: type[U], param: str) -> U:
-    """Convert the value of the field `param` to a struct; ApiError names the path of an invalid field."""
+    """Convert the value of the field `param` to a type; ApiError names an invalid field by its path."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

@@ -1,4 +1,4 @@
-"""OpenAI's POST /v1/responses, translated to a chat request."""
+"""Serve OpenAI's POST /v1/responses by means of a chat request."""
 
 import time
 import uuid
@@ -22,7 +22,7 @@ from localdflash.server.api.generation import OVERFLOW, GenerationRequest, cache
 from localdflash.server.api.http_responses import ApiError, EventStream, bad, json_of, named_event, with_warning
 from localdflash.server.api.request_body import convert
 
-CLIENT_TOOL_TYPES = ("function", "namespace")  # OpenAI runs tools of other types, such as web_search
+CLIENT_TOOL_TYPES = ("function", "namespace")  # tools of other types, such as web_search, run at OpenAI
 NOT_STORED = "responses are not stored: send the whole conversation as input"
 NO_PICTURE = "[a picture, which this model cannot see]"  # replaces a picture in a tool result
 Event = dict[str, Any]
@@ -30,18 +30,18 @@ Event = dict[str, Any]
 
 @dataclass
 class ResponseWriter:
-    """Builder of the events of one response, and of the whole response as a JSON object."""
+    """Builder of the events of one response, or of the whole response as a JSON object."""
 
     generation: GenerationRequest
     body: bodies.ResponsesRequest
     answer: AnswerBlocks
-    functions: "Mapping[str, ClientTool]"  # by the names that the model reads
+    functions: "Mapping[str, ClientTool]"  # the client's tools by their name in the prompt
     id: str = field(default_factory=lambda: f"resp_{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
     _number: int = 0  # sequence number of the next event
 
     async def events(self, state: AppState) -> AsyncGenerator[Event]:
-        """Run the generation and yield all events; `response.created` is sent after the first step."""
+        """Run the generation and yield all events; `response.created` comes after the first step."""
         async with aclosing(self.answer.run(state, self.generation)) as changes:
             async for change in changes:
                 if change:
@@ -59,7 +59,7 @@ class ResponseWriter:
             *_, last = [event async for event in source]
         return last["response"]
 
-    def failed(self, error: ApiError) -> Event:
+    def failed_event(self, error: ApiError) -> Event:
         """Return the final event of a response that failed."""
         code = error.code if error.code == OVERFLOW else "server_error"
         response = self._response("failed") | {"error": {"code": code, "message": str(error)}}
@@ -89,7 +89,7 @@ class ResponseWriter:
                 yield self._event("response.output_item.done", output_index=block.number, item=item)
 
     def _item(self, block: AnswerBlock, status: str, *, begun: bool = False) -> dict[str, Any]:
-        """Return the output item of a block; if `begun`, without content or arguments."""
+        """Return the output item of a block; with `begun`, its content or arguments are still empty."""
         item: dict[str, Any] = {"id": f"{_ID_PREFIXES[block.kind]}_{block.id}", "status": status}
         content = [] if begun else [_part(block, block.text)]
         match block.kind:
@@ -105,13 +105,13 @@ class ResponseWriter:
         )
 
     def _called_name(self, block: AnswerBlock) -> dict[str, Any]:
-        """Return the name and namespace of the called tool as in the request."""
+        """Return the name and namespace of the called tool, as the request spells them."""
         if not (function := self.functions.get(block.name)):
             return {"name": block.name}
         return {"name": function.tool.name, **({"namespace": function.namespace} if function.namespace else {})}
 
     def _content_event(self, block: AnswerBlock, kind: str, **fields: Any) -> Event:
-        """Return an event about the content, or the arguments, of a block."""
+        """Return an event about a block's content, or a call's arguments."""
         index: Event = {} if block.kind == "call" else {"content_index": 0}
         logprobs: Event = {"logprobs": []} if block.kind == "text" and "part" not in fields else {}
         item_id = f"{_ID_PREFIXES[block.kind]}_{block.id}"
@@ -119,8 +119,8 @@ class ResponseWriter:
 
     def _status(self, block: AnswerBlock) -> str:
         """Return an item's status: only the last item can be incomplete."""
-        cut = self.answer.choice.finish == "length" and block is self.answer.blocks[-1]
-        return "incomplete" if cut else "completed"
+        is_cut = self.answer.choice.finish == "length" and block is self.answer.blocks[-1]
+        return "incomplete" if is_cut else "completed"
 
     def _whole(self) -> dict[str, Any]:
         cut, blocks = self.answer.choice.finish == "length", self.answer.blocks
@@ -168,7 +168,7 @@ _ID_PREFIXES = {"thoughts": "rs", "text": "msg", "call": "fc"}
 
 
 async def responses(http: HttpRequest, state: AppState, body: bodies.ResponsesRequest) -> Response:
-    """Serve POST /v1/responses; a Warning header lists the tools that are ignored, because OpenAI would run them."""
+    """Serve POST /v1/responses. Tools that would run at OpenAI are left out; a Warning header lists them."""
     functions = functions_of(body)
     try:
         generation, make_parts = await prepare_chat(state, chat_request(body, functions))
@@ -178,7 +178,7 @@ async def responses(http: HttpRequest, state: AppState, body: bodies.ResponsesRe
         raise
     writer = ResponseWriter(generation, body, AnswerBlocks(make_parts()), functions)
     if body.stream:
-        response: Response = EventStream(writer.events(state), named_event, writer.failed)
+        response: Response = EventStream(writer.events(state), named_event, writer.failed_event)
     else:
         response = await json_of(http, writer.whole(state))
     return with_warning(
@@ -187,7 +187,7 @@ async def responses(http: HttpRequest, state: AppState, body: bodies.ResponsesRe
 
 
 async def _overflow(state: AppState, body: bodies.ResponsesRequest, error: ApiError) -> Response:
-    """Answer a prompt that is too long: stream a failure event, whose code Codex reads, or raise `error`."""
+    """Report a prompt that is too long: raise `error`, or in a stream send a failure event, whose code Codex reads."""
     error.param = "input"
     if not body.stream:
         raise error
@@ -196,21 +196,21 @@ async def _overflow(state: AppState, body: bodies.ResponsesRequest, error: ApiEr
     writer = ResponseWriter(generation, body, AnswerBlocks(AnswerParts(None, None)), {})
 
     async def events() -> AsyncGenerator[Event]:
-        yield writer.failed(error)
+        yield writer.failed_event(error)
 
     return EventStream(events(), named_event)
 
 
 @dataclass(frozen=True)
 class ClientTool:
-    """Tool that the client runs."""
+    """Tool that the client runs, and its namespace ("": none)."""
 
     tool: bodies.FunctionTool
     namespace: str = ""
 
 
 def functions_of(body: bodies.ResponsesRequest) -> dict[str, ClientTool]:
-    """Return the functions by the names that the model reads: `name`, or `namespace__name`."""
+    """Return the functions by their name in the prompt: `name`, or `namespace__name`."""
     functions: dict[str, ClientTool] = {}
     for number, tool in enumerate(body.tools or ()):
         is_group = tool.type == "namespace"
@@ -278,7 +278,7 @@ def _refuse_unsupported(body: bodies.ResponsesRequest) -> None:
 
 
 def messages_of_items(given: str | Sequence[dict[str, object]]) -> list[schemas.ChatMessage]:
-    """Convert input items to chat messages; adjacent items of the model become one. ApiError names an invalid item."""
+    """Convert input items to chat messages; the model's adjacent items become one. ApiError names an invalid item."""
     if isinstance(given, str):
         return [schemas.ChatMessage("user", given)]
     messages = list[schemas.ChatMessage]()
@@ -313,7 +313,7 @@ def messages_of_items(given: str | Sequence[dict[str, object]]) -> list[schemas.
 
 
 def _replace_pictures(output: str | list[schemas.TextPart]) -> str | list[schemas.TextPart]:
-    """Return a tool's result; replace each image, as from Codex's `view_image`, by a text note."""
+    """Return a tool's result, in which a text replaces each image, for example of Codex's `view_image`."""
     if isinstance(output, str):
         return output
     return [schemas.TextPart("input_text", NO_PICTURE) if part.type == "input_image" else part for part in output]
@@ -334,7 +334,7 @@ def _part(block: AnswerBlock, text: str) -> dict[str, Any]:
 
 
 def _usage(generation: GenerationRequest, blocks: Sequence[AnswerBlock]) -> dict[str, Any]:
-    """Return the token counts; reasoning tokens are counted by tokenizing the thoughts again."""
+    """Return the token counts. Reasoning tokens are counted by tokenizing the thoughts again."""
     (request,) = generation.requests
     thoughts = sum(len(generation.loaded.tokenizer.encode(block.text)) for block in blocks if block.kind == "thoughts")
     prompt, generated = len(request.ids), request.stats.tokens

@@ -1,4 +1,4 @@
-"""Request bodies. `null` means that a field is left out. `request_body` refuses some undeclared fields."""
+"""Request bodies. A field that is null counts as missing. `request_body` refuses some undeclared fields."""
 
 from typing import Annotated, Any, Literal
 
@@ -15,14 +15,14 @@ Token = Annotated[int, Meta(ge=0, lt=2**31)]
 Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
 Bias = Annotated[float, Meta(ge=-100.0, le=100.0)]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-LogitBias = (  # biases by token id, or pairs of both as llama-server's clients send
+LogitBias = (  # bias by token id, or pairs of token id and bias from llama-server's clients
     Annotated[dict[Token, Bias], Meta(max_length=4096)] | Annotated[list[tuple[Token, Bias]], Meta(max_length=4096)]
 )
 Stop = str | Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=64)]  # the client Continue sends 17
 
 
 class GenerationFields(Struct, kw_only=True):
-    """Fields that the generating requests of all APIs share."""
+    """Fields of all requests that generate text, in all APIs."""
 
     model: str | None = None
     stream: bool | None = None
@@ -33,12 +33,12 @@ class GenerationFields(Struct, kw_only=True):
     draft: bool | None = None  # False: decode without drafting, for comparisons
 
     def shared(self) -> dict[str, Any]:
-        """Return these fields by name, for a request of another API."""
+        """Return these fields by name, to copy them to a request of another API."""
         return {name: getattr(self, name) for name in GenerationFields.__struct_fields__}
 
 
 class SamplingFields(GenerationFields, kw_only=True):
-    """Fields that the generating requests of OpenAI's, llama-server's and our own API share."""
+    """Fields of all requests that generate text in OpenAI's, llama-server's and our own API."""
 
     min_p: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.1, le=10.0)] | None = None
@@ -51,7 +51,7 @@ class SamplingFields(GenerationFields, kw_only=True):
     grammar: str | None = None  # GBNF
     json_schema: dict[str, Any] | None = None
     document: Annotated[str, Meta(max_length=4096)] | None = None  # a newer request with this id cancels this one
-    timings_per_token: bool | None = None  # llama-server's name; True: in every event
+    timings_per_token: bool | None = None  # llama-server's name; True: timings in every event
 
 
 class OpenAIFields(SamplingFields, kw_only=True):
@@ -85,7 +85,7 @@ class ToolCall(Struct):
 
 
 class ToolFunction(Struct, omit_defaults=True):
-    """Tool; `parameters` is the JSON schema of its arguments."""
+    """Tool; `parameters`: JSON schema of its arguments."""
 
     name: Annotated[str, Meta(pattern=r"^[\w.-]{1,128}$")]
     description: str | None = None
@@ -93,14 +93,14 @@ class ToolFunction(Struct, omit_defaults=True):
 
 
 class Tool(Struct):
-    """Tool of the only supported type."""
+    """Tool; only the type "function" is supported."""
 
     type: Literal["function"]
     function: ToolFunction
 
 
 class NamedTool(Struct, tag="function"):
-    """Tool by name; as a `tool_choice` it must be called."""
+    """Name of a tool. As `tool_choice`, it means that this tool must be called."""
 
     function: CalledFunction
 
@@ -113,7 +113,7 @@ class AllowedTools(Struct):
 
 
 class AllowedChoice(Struct, tag="allowed_tools"):
-    """Subset of the tools; the prompt describes all tools, so that the prefix cache stays valid."""
+    """Subset of tools that may be called. The prompt still describes all tools, so that cached prefixes stay valid."""
 
     allowed_tools: AllowedTools
 
@@ -139,7 +139,7 @@ class ResponseFormat(Struct, omit_defaults=True):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
-    schema: dict[str, Any] | None = None  # as llama-server and other APIs send it
+    schema: dict[str, Any] | None = None  # llama-server and other APIs put the schema here
     name: str | None = None
 
 
@@ -186,11 +186,11 @@ class Extra(Struct):
 
 
 class NativeRequest(SamplingFields, kw_only=True):
-    """Fields that llama-server's own requests share."""
+    """Fields that only llama-server's native requests have."""
 
     response_fields: list[str] | None = None  # the only fields to return
     t_max_predict_ms: Annotated[float, Meta(ge=-1.0, le=1e9)] | None = None
-    n_indent: Count | None = None  # end before a line that is indented less
+    n_indent: Count | None = None  # end the text before a line that is indented less
 
 
 class InfillRequest(NativeRequest, kw_only=True):
@@ -253,13 +253,13 @@ class DetokenizeRequest(Struct):
 
 
 class TemplateRequest(ChatRequest, kw_only=True):
-    """POST /apply-template. If `count`, the response has the number of tokens instead of the text."""
+    """POST /apply-template. With `count`, the response is the number of tokens instead of the text."""
 
     count: bool = False
 
 
 class LoadRequest(Struct, forbid_unknown_fields=True):
-    """POST /load: fields of `Options`, the role, and in `others` what happens to requests of a pair to unload."""
+    """POST /load: fields of `Options`, the role, and in `others` the eviction policy for pairs to unload."""
 
     pair: Annotated[str, Meta(min_length=1, max_length=4096)]
     drafter: Annotated[str, Meta(max_length=4096)] | UnsetType = UNSET

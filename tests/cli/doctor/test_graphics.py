@@ -8,7 +8,7 @@ import pytest
 from localdflash.backends.llamacpp import builds
 from localdflash.backends.llamacpp.placement import Device
 from localdflash.cli.doctor import graphics
-from localdflash.cli.doctor.graphics import Chip, command, has_code, llama_gpu
+from localdflash.cli.doctor.graphics import Chip, has_code, llama_gpu, pip_command
 
 RTX_4090, RTX_5090 = Chip("NVIDIA", "RTX 4090", 89), Chip("NVIDIA", "RTX 5090", 120)
 AMD, APPLE = Chip("AMD", "AMD GPU"), Chip("Apple", "Apple GPU")
@@ -38,7 +38,7 @@ def test_install_command_for_each_gpu(
     machine.setattr(graphics, "ROCM", tmp_path if rocm else tmp_path / "none")
     machine.setattr(graphics, "find_gpus", lambda: chips)
     found = llama_gpu("gpu")
-    assert (found.status, found.remedy, chips[0].name in found.detail) == ("warning", command(chips), True)
+    assert (found.status, found.remedy, chips[0].name in found.detail) == ("warning", pip_command(chips), True)
     assert all(part in found.remedy for part in [*parts, "pip install --force-reinstall --no-deps"])
     machine.setattr(builds, "gpu_backends", lambda: {"cuda"})
     assert "cuda" in llama_gpu("gpu").detail

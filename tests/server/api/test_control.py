@@ -27,7 +27,7 @@ from localdflash.server.api.metrics import Metrics
 from localdflash.server.engines import Engines
 from localdflash.server.http_app import create_app
 from localdflash.server.refusals import error_of_response
-from localdflash.server.spawn import loading
+from localdflash.server.spawn import loading_stage
 from localdflash.server.worker import PairWorker
 
 CHAT = "/v1/chat/completions"
@@ -225,8 +225,8 @@ def test_kernels_that_are_compiled_are_counted(
         for done in (0, 3, 37):
             options.compiling(done, 37)
             health, pairs = client.get("/health").json(), client.get("/ps").json()["pairs"]
-            assert loading(health) == loading(pairs[0])
-            seen.append(loading(health))
+            assert loading_stage(health) == loading_stage(pairs[0])
+            seen.append(loading_stage(health))
         raise OutOfMemory("enough")
 
     monkeypatch.setattr(LOADED, load)

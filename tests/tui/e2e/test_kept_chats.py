@@ -65,7 +65,7 @@ def test_full_disk_loses_no_message(chats: Scene) -> None:
     assert all(f"Answer {n}." in terminal.text for n in (1, 2, 3))
     resource.prlimit(terminal.child.pid, resource.RLIMIT_FSIZE, (hard, hard))
     ask(terminal, "four", "Answer 4.")
-    terminal.wait_for("saved again")
+    terminal.wait_for("saving works again")
     quit_chat(terminal)
     again = chats.start("--continue")
     again.wait_for(lambda text: all(f"Answer {n}." in text for n in (1, 2, 3, 4)))
