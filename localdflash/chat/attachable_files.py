@@ -134,6 +134,7 @@ class AttachableFiles:
         self._listed.wait(None if is_first else REFRESH_WAIT_SECONDS)
 
     def _list(self) -> None:
+        """List the files, then index their definitions; runs in its own thread."""
         from localdflash.code.context.ignore import IgnoreRules
         from localdflash.code.context.listing import list_files
 
