@@ -24,7 +24,7 @@ _INDEX_POLL_SECONDS = 2.0  # interval of reads of an index that is being built
 
 @dataclass(frozen=True, slots=True)
 class FileMatch:
-    """File, or with `symbol` a definition in it. `path` is relative. `marked`: indices in `name` to highlight."""
+    """File, or with `symbol` a definition in it. `path`: relative to the folder. `marked`: indices in `name` to mark."""
 
     path: str
     symbol: str = ""
