@@ -24,11 +24,11 @@ _INDEX_POLL_SECONDS = 2.0  # interval of reads of an index that is being built
 
 @dataclass(frozen=True, slots=True)
 class FileMatch:
-    """File, or with `symbol` a definition in it. `path`: relative to the folder. `marked`: indices in `name` to mark."""
+    """File, or with `symbol` a definition in it. `path`: relative to the folder. `marked`: matches in `name`."""
 
     path: str
     symbol: str = ""
-    marked: tuple[int, ...] = ()
+    marked: tuple[int, ...] = ()  # indices of characters
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ from localdflash.base.errors import UsageError
 
 @dataclass(frozen=True)
 class Address:
-    """Address of a server: `host` and `port`, or `socket`: path of a Unix socket, or of a port file (`server/sockets`)."""
+    """Address of a server: `host` and `port`, or `socket`: path of a Unix socket or port file (`server/sockets`)."""
 
     socket: Path | None = None
     host: str = "localdflash"  # for the Host header; a daemon on a Unix socket accepts any name
