@@ -24,11 +24,11 @@ _INDEX_POLL_SECONDS = 2.0  # interval of reads of an index that is being built
 
 @dataclass(frozen=True, slots=True)
 class FileMatch:
-    """File, or with `symbol` a definition in it. `path` is relative. `marked`: indices in `name` to highlight."""
+    """File, or with `symbol` a definition in it. `path`: relative to the folder. `marked`: matches in `name`."""
 
     path: str
     symbol: str = ""
-    marked: tuple[int, ...] = ()
+    marked: tuple[int, ...] = ()  # indices of characters
 
     @property
     def name(self) -> str:
@@ -134,6 +134,7 @@ class AttachableFiles:
         self._listed.wait(None if is_first else REFRESH_WAIT_SECONDS)
 
     def _list(self) -> None:
+        """List the files, then index their definitions; runs in its own thread."""
         from localdflash.code.context.ignore import IgnoreRules
         from localdflash.code.context.listing import list_files
 

@@ -35,7 +35,8 @@ class Haystack:
                 break
         return results
 
-    def _tiers(self, query: str) -> Iterator[list[int]]:  # indices of matching names, best tier first
+    def _tiers(self, query: str) -> Iterator[list[int]]:
+        """Yield the indices of the matching names of each tier, best tier first."""
         last, folded = self._last, self._folded
         yield [i for i, name in enumerate(last) if name == query or name.startswith(f"{query}.")]
         yield [i for i, name in enumerate(last) if name.startswith(query)]

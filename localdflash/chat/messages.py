@@ -22,14 +22,11 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """Verify step of an answer, with its numbers of drafted and accepted tokens, and its time.
-
-    `sizes`: number of UTF-8 bytes that each committed token adds to the answer (0 for a token without text).
-    """
+    """Verify step of an answer. `sizes`: number of UTF-8 bytes that each committed token adds to the text."""
 
     drafter: str  # "" for a step without a draft
-    drafted: int
-    accepted: int
+    drafted: int  # number of draft tokens
+    accepted: int  # number of draft tokens that the target accepted
     sizes: tuple[int, ...]
     ms: float
 

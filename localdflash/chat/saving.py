@@ -88,9 +88,10 @@ class Saver:
                 self._notify("saving works again; all messages are saved")
 
     async def _save_again_if_lost(self, chat: Chat) -> None:
+        """Store a chat; if it is no longer in the database, store all its messages as a new chat."""
         try:
             await self._save(chat)
-        except StoreLost as error:  # store all messages, as a new chat
+        except StoreLost as error:
             self._notify(f"{error}; this chat is saved as a new one")
             chat.chat_id, chat.stored = None, {}
             chat.messages[:] = [replace(message, id=0) for message in chat.messages]

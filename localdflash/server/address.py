@@ -10,10 +10,7 @@ from localdflash.base.errors import UsageError
 
 @dataclass(frozen=True)
 class Address:
-    """Address of a server: the path of a daemon's Unix socket, or `host` and `port`.
-
-    `socket` may also be a port file, see `sockets.resolve_port_file`. Messages contain `display_name`.
-    """
+    """Address of a server: `host` and `port`, or `socket`: path of a Unix socket or port file (`server/sockets`)."""
 
     socket: Path | None = None
     host: str = "localdflash"  # for the Host header; a daemon on a Unix socket accepts any name
@@ -21,7 +18,7 @@ class Address:
     tls: bool = False
     path_prefix: str = ""  # put before the path of every request
     key: str = ""  # bearer key; "": none
-    display_name: str = "the daemon"
+    display_name: str = "the daemon"  # for messages
 
     @classmethod
     def of_url(cls, url: str, key: str = "") -> Self:

@@ -83,7 +83,8 @@ class Exchange:
                 f"{self._address.display_name}: unexpected reply (expected an event stream); check the server's address"
             )
 
-    def _check_body(self, body: bytes) -> bytes:  # collects the body of an error, and raises the error
+    def _check_body(self, body: bytes) -> bytes:
+        """Return a part of the body; collect the body of an error instead, and raise the error at its end."""
         self._size += len(body)
         if self._size > MAX_BYTES and not self._expects_events:
             raise LocaldflashError(f"{self._address.display_name}: the response is larger than {MAX_BYTES} bytes")
@@ -303,6 +304,7 @@ def _read_pieces(connection: socket.socket, http: Exchange) -> Iterator[bytes]:
 
 
 def _connect(address: Address) -> socket.socket:
+    """Return a connected socket; `address` has no port file, see `resolve_port_file`."""
     if address.socket:
         return unix_socket.connect(address.socket, CONNECT_SECONDS)
     return socket.create_connection((address.host, address.port), CONNECT_SECONDS)

@@ -222,6 +222,7 @@ class Engines:
         return min(candidates, key=lambda worker: (worker.is_busy, -worker.size), default=None)
 
     def _may_evict(self, worker: PairWorker, roles: Sequence[PairRole]) -> bool:
+        """Return whether a pair for these roles may evict the pair of `worker`."""
         worker_roles = self.roles(worker)
         if "completion" not in worker_roles:
             return True

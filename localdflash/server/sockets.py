@@ -131,7 +131,7 @@ def listening_port(path: Path) -> Iterator[LocalListener]:
     """Listen on a free TCP port during the context, and write it to the port file `path`; see `listen_at`."""
     with ExitStack() as stack:
         try:
-            file = _create_locked(path)  # opened first, so that a dying process closes it first
+            file = _create_locked(path)  # opened before the socket, so that a dying process closes it first
             withdraw = stack.enter_context(ExitStack())
             withdraw.callback(_close_and_remove, file, path)
             listener = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))

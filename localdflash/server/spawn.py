@@ -82,7 +82,7 @@ def _load_requested_pair(client: Client, spec: EngineSpec, progress: "_StartProg
 def _find_pair_status(status: dict[str, Any], spec: EngineSpec) -> dict[str, Any]:
     """Return the entry in a reply of /ps of the pair that a chat names, else of the role's pair; {} if missing."""
     if not spec.role:
-        return status
+        return status  # starts with the fields of the main role's pair
     entries = [one for one in status["pairs"] if spec.role in one["roles"]]
     if "pair" in spec.given and spec.role == "chat":
         candidates = [*entries, *(one for one in status["pairs"] if not one["roles"])]
