@@ -26,8 +26,9 @@ from localdflash.backends.cpu.cpu_target import CpuTarget
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import bandwidth
 from localdflash.lab import result_file
-from localdflash.lab.scripts.cpu_context import fill, forward_ms
+from localdflash.lab.scripts.cpu_context import fill
 from localdflash.lab.scripts.cpu_prompts import files
+from localdflash.lab.scripts.cpu_shapes import forward_ms
 from localdflash.lab.scripts.peers.llama_source import CMAKE_OPTIONS, llama_source, run
 from localdflash.loading.plan.here import bytes_per_token
 from localdflash.models.weights.gguf import read_header
