@@ -12,7 +12,6 @@ from localdflash.models.weights.split import names_of
 
 DrafterKind = Literal["dflash", "dflash2", "dspark"]
 RanWith = Literal["its own weights", "random weights"]
-Read = Literal["target", "drafter", "config"]  # files that an entry's facts were read from; config: of the drafter
 ADAPTED = "adapted"  # folder of locally merged targets
 
 
@@ -157,7 +156,7 @@ class PairEntry:
     ran: tuple[str, ...] = ()  # backends on which a test ran the architecture, with `ran_with`
     by_parts: tuple[str, ...] = ()  # backends on which tests ran only parts of the architecture
     ran_with: RanWith | None = None
-    read: tuple[Read, ...] = ()  # files that the facts were read from
+    read: tuple[str, ...] = ()  # sources of the facts; see models.toml
     sampling: Mapping[str, float] = field(default_factory=dict, hash=False)  # for a chat, from the model card
     match: DrafterMatch | None = None  # of a target without an entry
 

@@ -18,7 +18,6 @@ from localdflash.models.registry.pair_entry import (
     Package,
     PairEntry,
     RanWith,
-    Read,
     TargetSource,
 )
 from localdflash.models.registry.safe_names import FileName, PackageName, Repository, Revision, Version
@@ -48,7 +47,7 @@ _PAIR: _Types = {
     "ran": tuple[Runner, ...] | None,
     "by_parts": tuple[Runner, ...] | None,
     "ran_with": RanWith | None,
-    "read": tuple[Read, ...] | None,
+    "read": tuple[Text, ...] | None,
     "sampling": dict[str, object] | None,
     "target": dict[str, object],
     "drafter": dict[str, object] | None,
