@@ -33,7 +33,7 @@ TARGETS: dict[str, dict[Runner, str]] = {
     "qwen35": {"cpu": _HYBRID, "llama.cpp": _LLAMA_CPP},
     "qwen35moe": {"cpu": _HYBRID, "llama.cpp": _LLAMA_CPP},
     "gpt-oss": {"cpu": "tests/backends/cpu/test_hugging_face.py::test_gpt_oss", "llama.cpp": _LLAMA_CPP},
-    **dict.fromkeys(("gemma4", "qwen3next", "mellum", "laguna", "lfm2", "lfm2moe"), {"llama.cpp": _LLAMA_CPP}),
+    **{name: {"llama.cpp": _LLAMA_CPP} for name in ("gemma4", "qwen3next", "mellum", "laguna", "lfm2", "lfm2moe")},
 }
 # The test that ran a pair with its own weights.
 _SMOLLM2 = "tests/loading/test_smollm2.py::test_drafts_do_not_change_the_text"
