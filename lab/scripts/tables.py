@@ -308,13 +308,13 @@ def first_minute() -> Iterator[Row]:
 
 def pairs() -> Iterator[Row]:
     """Yield the pairs of the registry."""
-    yield ["pair", "architecture", "completes code", "backends", "needs", "licence", "drafter", "facts read in"]
+    yield ["pair", "architecture", "for", "backends", "needs", "licence", "drafter", "facts read in"]
     for pair in read_pairs(shipped_file(), MODELS_FOLDER).values():
         links = (_link(number, source) for number, source in enumerate(pair.read, 1))
         yield [
             f"`{pair.id}`",
             pair.architecture or "not known",
-            f"`{pair.fim}`" if pair.fim else "no",
+            " and ".join([*(["chat"] if pair.chat else []), *([f"code (`{pair.fim}`)"] if pair.fim else [])]),
             ", ".join(pair.backends),
             f"{pair.memory_gb:g} GB",
             (pair.licence or "not read").removesuffix(" License"),

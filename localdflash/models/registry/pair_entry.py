@@ -150,6 +150,7 @@ class PairEntry:
     context: int | None = None  # tokens
     layers: int | None = None
     fim: str | None = None  # the target's FIM format
+    chat: bool = True  # whether the target was trained for a chat; base models were not
     kv: str | None = None  # KV cache type for the CPU engine; None: f16
     notes: tuple[str, ...] = ()
     active: float | None = None  # weights read per token, 10^9

@@ -69,6 +69,10 @@ def test_completions_get_a_fast_pair_that_can_infill() -> None:
     assert completion([DENSE]) is None
 
 
+def test_a_base_model_is_not_recommended_for_a_chat() -> None:
+    assert chat([replace(SMALL, chat=False)]) is None
+
+
 def test_a_fifth_of_the_memory_is_left_for_other_programs() -> None:
     found = chat([SMALL, entry("tight", 27, 3)])
     assert found
