@@ -1,4 +1,4 @@
-"""Rewrite the tables of measured numbers in README.md and docs/ from bench/results/*.json.
+"""Rewrite the tables in README.md and docs/: measured numbers from bench/results/*.json, pairs from models.toml.
 
 `PYTHONPATH=. python -P lab/scripts/tables.py` replaces what lies between `<!-- table NAME -->` and `<!-- end -->` on
 every page; `--check` only reports pages that are out of date, with exit code 1.
@@ -11,8 +11,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from localdflash.models.registry.registry import MODELS_FOLDER, shipped_file
+from localdflash.models.registry.registry_file import read_pairs
+
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "docs/benchmarks.md", "docs/install.md", "docs/cuda-engine.md", "docs/laptop-dflash.md")
+PAGES = (
+    "README.md",
+    "docs/benchmarks.md",
+    "docs/install.md",
+    "docs/cuda-engine.md",
+    "docs/laptop-dflash.md",
+    "docs/models.md",
+)
 PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 CHAT_PROMPTS = {
     "function": "write a function",
@@ -296,6 +306,28 @@ def first_minute() -> Iterator[Row]:
     yield ["a typed line to its first suggestion, model not loaded", f"{results['completion']['shown']['seconds']:.1f}"]
 
 
+def pairs() -> Iterator[Row]:
+    """Yield the pairs of the registry."""
+    yield ["pair", "architecture", "for", "backends", "needs", "licence", "drafter", "facts read in"]
+    for pair in read_pairs(shipped_file(), MODELS_FOLDER).values():
+        links = (_link(number, source) for number, source in enumerate(pair.read, 1))
+        yield [
+            f"`{pair.id}`",
+            pair.architecture or "not known",
+            " and ".join([*(["chat"] if pair.chat else []), *([f"code (`{pair.fim}`)"] if pair.fim else [])]),
+            ", ".join(pair.backends),
+            f"{pair.memory_gb:g} GB",
+            (pair.licence or "not read").removesuffix(" License"),
+            pair.drafter.kind if pair.drafter else "lookup only",
+            ", ".join(links),
+        ]
+
+
+def _link(number: int, source: str) -> str:
+    """Return a link to a page, or another source's name."""
+    return f"[{number}](https://{source})" if "/" in source else source
+
+
 TABLES: dict[str, Callable[[], Iterator[Row]]] = {
     table.__name__: table
     for table in (
@@ -314,6 +346,7 @@ TABLES: dict[str, Callable[[], Iterator[Row]]] = {
             gpu_steps,
             gpu_rates,
             gpu_prompts,
+            pairs,
         ),
     )
 }

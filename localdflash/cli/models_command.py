@@ -23,6 +23,7 @@ FACT_SOURCES = {
     "target": "the target's file",
     "drafter": "the drafter's file",
     "config": "the drafter's published configuration",
+    "peers": "other public programs that name or pin the files",
 }
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -168,7 +169,7 @@ def _fields(pair: PairEntry) -> Iterator[tuple[str, str]]:
     yield "on disk", _on_disk(pair)
     yield "entry in", str(pair.origin)
     if pair.read:
-        yield "facts from", ", ".join(FACT_SOURCES[what] for what in pair.read)
+        yield "facts from", ", ".join(FACT_SOURCES.get(what, what) for what in pair.read)
     if pair.unknown:
         yield "not known", ", ".join(pair.unknown)
     for note in pair.notes:

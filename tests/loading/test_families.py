@@ -55,6 +55,9 @@ FAMILIES = {
     "qwen35": Family("qwen35", ("cpu", "llama.cpp")),
     "qwen35moe": Family("qwen35moe", ("cpu", "llama.cpp"), drafter={"taps": (0, 1, 2, 0, 1, 2, 0, 1)}),
     "qwen35 with DFlash 2": Family("qwen35", ("cpu", "llama.cpp"), "DFlash 2"),
+    "qwen35moe with DFlash 2": Family("qwen35moe", ("cpu", "llama.cpp"), "DFlash 2"),
+    "lfm2": Family("lfm2", ("llama.cpp",), "DSpark that judges"),
+    "lfm2moe": Family("lfm2moe", ("llama.cpp",), "DSpark that judges"),
 }
 CASES = [(name, backend) for name, family in FAMILIES.items() for backend in family.backends]
 

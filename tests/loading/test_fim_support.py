@@ -1,13 +1,15 @@
 """FIM support of a pair: the header alone agrees with the loaded vocabulary."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from localdflash.base.errors import ModelError
 from localdflash.base.files.paths import config_folder
 from localdflash.loading.fim_support import require_fim, supports_fim
-from localdflash.text.fim_formats import FORMATS
+from localdflash.models.registry.registry import load_registry
+from localdflash.text.fim_formats import FORMATS, detect
 from tests.support.gguf_files import write_header
 
 ENTRY = """schema = 1
@@ -19,6 +21,24 @@ fim = "{}"
 [pair.target]
 path = "{}"
 """
+
+
+QWEN = [*FORMATS["qwen"].markers, "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|fim_pad|>", "<|repo_name|>"]
+SPECIAL_TOKENS = {  # that code models of an architecture have
+    "qwen2": [*QWEN, "<|file_sep|>", "<|object_ref_start|>", "<|vision_start|>"],
+    "qwen3moe": [*QWEN, "<|file_sep|>", "<tool_call>", "<think>"],
+    "mellum": [*FORMATS["mellum"].markers, "<filename>", "<|endoftext|>", "<think>"],
+    "llama": ["[INST]", "[/INST]", "[TOOL_CALLS]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]"],
+}
+
+
+def test_the_registry_s_completion_models_are_detected_without_their_names() -> None:
+    pairs = [pair for pair in load_registry().pairs.values() if pair.fim and pair.target.repository]
+    assert len(pairs) > 8
+    for pair in pairs:
+        tokens = SPECIAL_TOKENS[pair.architecture or ""]
+        facts = {"general.architecture": pair.architecture, "general.name": "model"}
+        assert detect(Mock(has_special=tokens.__contains__, metadata=facts.get)).name == pair.fim, pair.id
 
 
 def test_every_fim_format_is_found_in_a_header(tmp_path: Path) -> None:

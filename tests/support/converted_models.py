@@ -1,4 +1,4 @@
-"""Small Qwen3, Qwen3-MoE and Llama models of Hugging Face with random weights, and their GGUF files."""
+"""Small Qwen2, Qwen3, Qwen3-MoE and Llama models of Hugging Face with random weights, and their GGUF files."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +13,8 @@ from torch import Tensor
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
@@ -32,6 +34,7 @@ from tests.support.gguf_writing import (
 
 VOCABULARY, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, CONTEXT = 97, 64, 4, 2, 32, 256
 EXPERTS, CHOSEN, INNER = 8, 3, 32
+CONVOLUTIONS = ("conv1d.weight", "shortconv.conv.weight")
 PLAIN_ROPE = {"rope_type": "default", "rope_theta": 1e4}
 LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -87,6 +90,14 @@ MODELS: dict[str, Callable[[], Any]] = {
             tie_word_embeddings=False,
         )
     ),
+    "qwen2": lambda: Qwen2ForCausalLM(
+        Qwen2Config(
+            **COMMON | {"hidden_size": 96, "num_attention_heads": 3, "num_key_value_heads": 1},
+            intermediate_size=96,
+            rope_parameters=PLAIN_ROPE,
+            tie_word_embeddings=True,
+        )
+    ),
     "llama": lambda: llama(PLAIN_ROPE, tied=False),
     "llama 3.1": lambda: llama(LLAMA3_ROPE, tied=True),
 }
@@ -113,7 +124,7 @@ class Case:
         for name, value in self.numbers.items():
             add_metadata(writer, f"{self.architecture}.{name}", value)
         for name, values in self.tensors.items():
-            exact = values.ndim == 1 or name.endswith(".bias") or "gate_inp" in name or "conv1d" in name
+            exact = values.ndim == 1 or name.endswith(".bias") or "gate_inp" in name or name.endswith(CONVOLUTIONS)
             its = experts if experts and "_exps" in name else kind
             add_tensor(writer, name, values, "F32" if exact else its)
         finish(writer)
@@ -131,6 +142,8 @@ def case_of(name: str, kind: str = "F32") -> Case:
             if parameter.ndim > 1 and not key.endswith("mlp.gate.weight"):
                 parameter.copy_(rounded_tensor(parameter, kind))
     case = Case(model, name.split(maxsplit=1)[0], dict(converted(model)), numbers_of(model.config))
+    if name == "qwen2":  # as the converter writes it
+        del case.numbers["attention.key_length"], case.numbers["attention.value_length"]
     if name == "llama 3.1":
         plain = llama(PLAIN_ROPE, tied=True).model.rotary_emb.inv_freq
         case.tensors["rope_freqs.weight"] = (plain / model.model.rotary_emb.inv_freq).numpy()

@@ -32,7 +32,7 @@ class Guessing:
         self.taps: list[NDArray[np.float32]] = []
 
     def observe(self, ids: Sequence[int], taps: TargetFeatures | None) -> None:
-        assert taps is not None
+        taps = np.zeros((len(ids), 1), np.float32) if taps is None else taps  # of a target that exports none
         assert len(taps) == len(ids)
         self.ids += ids
         self.taps += list(taps.copy())

@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 from localdflash.backends.llamacpp.decode_flags import MAX_WIDTH, DecodeMode, Flags
-from tests.support import converted_models, gemma4_models, gpt_oss_models, qwen35_models
+from localdflash.backends.llamacpp.llama_target import EXPORTS_LAYER_INPUTS
+from tests.support import converted_models, gemma4_models, gpt_oss_models, llama_cpp_models, qwen35_models
 from tests.support.converted_models import Case
 
-RECURRENT = ("qwen35", "qwen35moe")
-ARCHITECTURES = ("qwen3", "qwen3moe", "llama", *RECURRENT, "gpt-oss", "gemma4")
+RECURRENT = ("qwen35", "qwen35moe", "lfm2", "lfm2moe")
+ARCHITECTURES = ("qwen2", "qwen3", "qwen3moe", "llama", *RECURRENT, "gpt-oss", "gemma4", "mellum", "laguna")
 WITHOUT_WAY_BACK = ("qwen3next",)  # recurrent, and llama.cpp saves no copies of their states
 
 
@@ -20,7 +21,14 @@ def case_of(architecture: str, kind: str = "F32") -> Case:
             return gpt_oss_models.case_of(kind, kind, llama_cpp=True)
         case "gemma4":
             return gemma4_models.case_of(kind)
+        case "mellum" | "laguna" | "lfm2" | "lfm2moe":
+            return llama_cpp_models.case_of(architecture, kind)
     return converted_models.case_of(architecture, kind)
+
+
+def taps_of(architecture: str) -> tuple[int, ...]:
+    """Return the blocks whose outputs tests compare; none if llama.cpp exports none of this architecture."""
+    return (0, 1) if architecture in EXPORTS_LAYER_INPUTS else ()
 
 
 # Modes of llama.cpp for comparison with other engines: nothing is rounded between batches.

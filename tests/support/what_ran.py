@@ -29,11 +29,11 @@ TARGETS: dict[str, dict[Runner, str]] = {
     },
     "qwen3moe": {"cpu": _CPU, "llama.cpp": _LLAMA_CPP, "torch": _REFERENCE, "cuda": _CUDA},
     "llama": {"cpu": _CPU, "llama.cpp": _LLAMA_CPP, "torch": _REFERENCE, "cuda": _CUDA},
+    "qwen2": {"cpu": _CPU, "llama.cpp": _LLAMA_CPP, "torch": _REFERENCE, "cuda": _CUDA},
     "qwen35": {"cpu": _HYBRID, "llama.cpp": _LLAMA_CPP},
     "qwen35moe": {"cpu": _HYBRID, "llama.cpp": _LLAMA_CPP},
     "gpt-oss": {"cpu": "tests/backends/cpu/test_hugging_face.py::test_gpt_oss", "llama.cpp": _LLAMA_CPP},
-    "gemma4": {"llama.cpp": _LLAMA_CPP},
-    "qwen3next": {"llama.cpp": _LLAMA_CPP},
+    **{name: {"llama.cpp": _LLAMA_CPP} for name in ("gemma4", "qwen3next", "mellum", "laguna", "lfm2", "lfm2moe")},
 }
 # The test that ran a pair with its own weights.
 _SMOLLM2 = "tests/loading/test_smollm2.py::test_drafts_do_not_change_the_text"
@@ -60,6 +60,9 @@ DRAFTERS: dict[str, dict[Runner, str]] = {
     "dflash over gemma4": {"llama.cpp": _FAMILIES},
     "dflash over qwen3next": {},  # nothing is drafted
     "dflash2 over qwen35": {"cpu": _FAMILIES, "llama.cpp": _FAMILIES},
+    "dflash2 over qwen35moe": {"cpu": _FAMILIES, "llama.cpp": _FAMILIES},
+    "dspark over lfm2": {"llama.cpp": _FAMILIES},
+    "dspark over lfm2moe": {"llama.cpp": _FAMILIES},
 }
 
 

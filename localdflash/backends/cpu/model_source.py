@@ -281,9 +281,8 @@ def map_target_names(architecture: str, config: DecoderConfig) -> dict[str, str]
     if architecture in POST_NORMED:
         weights["post_attention_norm"] = weights.pop("ffn_norm")
     fields = {f"{theirs}.weight": ours for theirs, ours in weights.items()}
-    if architecture == "gpt-oss":
-        fields |= {f"{theirs}.bias": f"{ours}_bias" for theirs, ours in MIXTURE_FIELDS.items() if ours in BIASED}
-        fields |= {"attn_sinks.weight": "sinks"}
+    fields |= {f"{theirs}.bias": f"{ours}_bias" for theirs, ours in weights.items() if ours in BIASED}
+    fields |= {"attn_sinks.weight": "sinks"}
     recurrent = {theirs: ours for theirs, ours in fields.items() if ours not in ATTENTION_PARTS} | DELTA_FIELDS
     names = {f"{theirs}.weight": ours for theirs, ours in TARGET_FIELDS.items()}
     for layer in range(config.num_hidden_layers):
@@ -358,8 +357,10 @@ def _list_attention_shapes(c: DecoderConfig) -> dict[str, Shape]:
     }
     if c.qk_norm:
         shapes |= {"query_norm": (c.head_dim,), "key_norm": (c.head_dim,)}
+    if c.attention_bias or c.qkv_bias:
+        shapes |= {"query_bias": (q,), "key_bias": (kv,), "value_bias": (kv,)}
     if c.attention_bias:
-        shapes |= {"query_bias": (q,), "key_bias": (kv,), "value_bias": (kv,), "output_bias": (hidden,)}
+        shapes["output_bias"] = (hidden,)
     if c.sinks:
         shapes["sinks"] = (c.num_attention_heads,)
     return shapes

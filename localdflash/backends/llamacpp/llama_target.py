@@ -25,8 +25,9 @@ from localdflash.engine.pair import TargetFeatures, Verification
 # Architectures whose graphs export layer inputs; requesting layer inputs of another one ends the process.
 # fmt: off
 EXPORTS_LAYER_INPUTS = frozenset((
-    "bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan_vl", "lfm2", "llama", "mimo2", "minimax-01", "minimax-m2",
-    "muse-glimmer", "nanbeige", "nemotron_h", "qwen3", "qwen35", "qwen35moe", "qwen3moe", "qwen3next", "qwen4exp",
+    "bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan_vl", "lfm2", "lfm2moe", "llama", "mimo2", "minimax-01",
+    "minimax-m2", "muse-glimmer", "nanbeige", "nemotron_h", "qwen3", "qwen35", "qwen35moe", "qwen3moe", "qwen3next",
+    "qwen4exp",
 ))
 # fmt: on
 EXPORTS_LAST_OUTPUT = frozenset(("gemma4", "gpt-oss", "qwen35", "qwen35moe"))  # also export the last block's output

@@ -1,4 +1,6 @@
-"""Readable Qwen3, Qwen3-MoE or Llama decoder (arXiv 2505.09388, 2407.21783), for tests and for training.
+"""Readable Qwen2, Qwen3, Qwen3-MoE or Llama decoder, for tests and for training.
+
+See arXiv 2407.10671, 2505.09388 and 2407.21783.
 
 `attend(layer, q, k, v)` decides which positions each row (token) attends to, and owns the KV cache, if any.
 """
@@ -57,11 +59,11 @@ class Attention(nn.Module):
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
-        c = config
+        c, bias = config, config.attention_bias or config.qkv_bias
         self.heads, self.kv_heads, self.head_dim = c.num_attention_heads, c.num_key_value_heads, c.head_dim
-        self.q_proj = nn.Linear(c.hidden_size, self.heads * self.head_dim, bias=c.attention_bias)
-        self.k_proj = nn.Linear(c.hidden_size, self.kv_heads * self.head_dim, bias=c.attention_bias)
-        self.v_proj = nn.Linear(c.hidden_size, self.kv_heads * self.head_dim, bias=c.attention_bias)
+        self.q_proj = nn.Linear(c.hidden_size, self.heads * self.head_dim, bias=bias)
+        self.k_proj = nn.Linear(c.hidden_size, self.kv_heads * self.head_dim, bias=bias)
+        self.v_proj = nn.Linear(c.hidden_size, self.kv_heads * self.head_dim, bias=bias)
         self.o_proj = nn.Linear(self.heads * self.head_dim, c.hidden_size, bias=c.attention_bias)
         self.q_norm = RMSNorm(self.head_dim, c.rms_norm_eps) if c.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(self.head_dim, c.rms_norm_eps) if c.qk_norm else nn.Identity()

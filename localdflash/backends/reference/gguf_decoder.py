@@ -1,4 +1,4 @@
-"""Loads a Qwen3, Qwen3-MoE or Llama GGUF as a torch `Decoder`, dequantized to float32."""
+"""Loads a Qwen2, Qwen3, Qwen3-MoE or Llama GGUF as a torch `Decoder`, dequantized to float32."""
 
 from pathlib import Path
 

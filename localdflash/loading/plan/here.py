@@ -4,6 +4,7 @@
 """
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 
@@ -43,19 +44,19 @@ class PairAssessment:
 
 def assess_pair(pair: PairEntry) -> PairAssessment:
     """Assess a pair on this machine."""
-    backend, room = _backend(pair)
+    backend, room, on_gpu = _backend(pair)
     untried = pair.origin == shipped_file() and not pair.ran
     fits = backend is not None and needed_bytes(pair) <= room
     token_bytes = _pair_bytes_per_token(pair) if fits else None
     if token_bytes is None:
         return PairAssessment(backend, fits, untried, None, None)
-    bandwidth = measurements.bandwidth(on_gpu=backend == "cuda")
+    bandwidth = measurements.bandwidth(on_gpu=on_gpu)
     return PairAssessment(backend, fits, untried, tokens_per_second(bandwidth.value, round(token_bytes)), bandwidth)
 
 
 def why_not(pair: PairEntry) -> str:
     """Return why a pair cannot run on this machine, even with all of its memory free; "" if it can."""
-    backend, room = _backend(pair)
+    backend, room, _ = _backend(pair)
     if not pair.backends:
         return "no backend runs it yet"
     if backend is None:
@@ -64,19 +65,20 @@ def why_not(pair: PairEntry) -> str:
     return f"needs {format_bytes(needed)}, this machine has {format_bytes(room)}" if needed > room else ""
 
 
-def _backend(pair: PairEntry) -> tuple[Runner | None, float]:
-    """Return the backend that `auto` would choose without timing, and its memory in bytes."""
-    if "cuda" in pair.backends and device.driver_present():
-        try:
-            if needed_bytes(pair) <= (room := gpu_budget().free):
-                return "cuda", room
-        except LocaldflashError:
-            pass  # another backend may run it
+def _backend(pair: PairEntry) -> tuple[Runner | None, float, bool]:
+    """Return the backend that `auto` would choose without timing, its memory in bytes, and if a GPU holds the pair."""
+    room, fits_gpu = 0.0, False
+    if device.driver_present():
+        with suppress(LocaldflashError):  # another backend may run it
+            room = gpu_budget().free
+            fits_gpu = needed_bytes(pair) <= room
+    if fits_gpu and "cuda" in pair.backends:
+        return "cuda", room, True
     if "llama.cpp" in pair.backends and gpu_is_there():
-        return "llama.cpp", all_memory()
+        return "llama.cpp", all_memory(), fits_gpu
     if "cpu" in pair.backends and not cpu_library.why_unavailable():
-        return "cpu", all_memory()
-    return ("llama.cpp" if "llama.cpp" in pair.backends else None), all_memory()
+        return "cpu", all_memory(), False
+    return ("llama.cpp" if "llama.cpp" in pair.backends else None), all_memory(), False
 
 
 def needed_bytes(pair: PairEntry) -> float:

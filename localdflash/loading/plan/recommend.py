@@ -40,8 +40,8 @@ def recommend(role: Role, pairs: Iterable[PairEntry]) -> Recommendation | None:
 
 
 def _serves(pair: PairEntry, role: Role) -> bool:
-    """Return whether a pair is for a role: completions need FIM; a target with an adapter is for completions only."""
-    return pair.fim is not None if role == "completion" else not pair.target.adapted
+    """Return whether a pair is for a role."""
+    return pair.fim is not None if role == "completion" else pair.chat
 
 
 def _rate(pair: PairEntry, assessment: PairAssessment) -> float:

@@ -12,7 +12,6 @@ from localdflash.models.weights.split import names_of
 
 DrafterKind = Literal["dflash", "dflash2", "dspark"]
 RanWith = Literal["its own weights", "random weights"]
-Read = Literal["target", "drafter", "config"]  # files that an entry's facts were read from; config: of the drafter
 ADAPTED = "adapted"  # folder of locally merged targets
 
 
@@ -151,13 +150,14 @@ class PairEntry:
     context: int | None = None  # tokens
     layers: int | None = None
     fim: str | None = None  # the target's FIM format
+    chat: bool = True  # whether the target was trained for a chat; base models were not
     kv: str | None = None  # KV cache type for the CPU engine; None: f16
     notes: tuple[str, ...] = ()
     active: float | None = None  # weights read per token, 10^9
     ran: tuple[str, ...] = ()  # backends on which a test ran the architecture, with `ran_with`
     by_parts: tuple[str, ...] = ()  # backends on which tests ran only parts of the architecture
     ran_with: RanWith | None = None
-    read: tuple[Read, ...] = ()  # files that the facts were read from
+    read: tuple[str, ...] = ()  # sources of the facts; see models.toml
     sampling: Mapping[str, float] = field(default_factory=dict, hash=False)  # for a chat, from the model card
     match: DrafterMatch | None = None  # drafter found for a target without an entry
 

@@ -18,7 +18,6 @@ from localdflash.models.registry.pair_entry import (
     Package,
     PairEntry,
     RanWith,
-    Read,
     TargetSource,
 )
 from localdflash.models.registry.safe_names import FileName, PackageName, Repository, Revision, Version
@@ -42,13 +41,14 @@ _PAIR: _Types = {
     "context": Annotated[int, Meta(ge=64, le=100_000_000)] | None,
     "layers": Annotated[int, Meta(ge=1, le=1000)] | None,
     "fim": _Name | None,
+    "chat": bool | None,
     "kv": Literal["f16", "int8"] | None,
     "notes": tuple[Text, ...] | None,
     "active": Annotated[float, Meta(ge=0.001, le=10_000)] | None,
     "ran": tuple[Runner, ...] | None,
     "by_parts": tuple[Runner, ...] | None,
     "ran_with": RanWith | None,
-    "read": tuple[Read, ...] | None,
+    "read": tuple[Text, ...] | None,
     "sampling": dict[str, object] | None,
     "target": dict[str, object],
     "drafter": dict[str, object] | None,

@@ -40,6 +40,7 @@ class DecoderConfig:
     context_length: int = 1024
     tie_word_embeddings: bool = True
     attention_bias: bool = False
+    qkv_bias: bool = False  # whether q, k and v have biases, and the output has none (Qwen2)
     qk_norm: bool = True  # whether q and k have a norm per head (Qwen3, not Llama)
     rope_factors: tuple[float, ...] = ()  # head_dim / 2 divisors of the RoPE frequencies (Llama 3.1); empty: none
     num_experts: int = 0  # 0: all MLPs are dense; else all are mixtures

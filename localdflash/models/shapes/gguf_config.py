@@ -1,4 +1,4 @@
-"""Reads the shape of a Qwen3, Qwen3-MoE or Llama GGUF from its metadata; names of its tensors."""
+"""Reads the shape of a Qwen2, Qwen3, Qwen3-MoE or Llama GGUF from its metadata; names of its tensors."""
 
 import math
 from dataclasses import replace
@@ -9,7 +9,7 @@ from localdflash.models.shapes.yarn import BETA_FAST, BETA_SLOW, yarn_factors, y
 from localdflash.models.weights import gguf
 from localdflash.models.weights.gguf_limits import MAX_CONTEXT, MAX_LAYERS, MAX_SIZE
 
-ARCHITECTURES = ("qwen3", "qwen3moe", "llama")
+ARCHITECTURES = ("qwen3", "qwen3moe", "llama", "qwen2")
 TOP_TENSORS = {"token_embd": "embed_tokens", "output_norm": "norm", "output": "lm_head"}
 LAYER_TENSORS = {
     "attn_norm": "input_layernorm",
@@ -44,7 +44,7 @@ def decoder_config(header: gguf.GGUFHeader) -> DecoderConfig:
     config = common_config(header)
     check_whole_heads(header, config.head_dim)
     factors = _rope_factors(header, config.head_dim)
-    config = replace(config, qk_norm=kind != "llama", rope_factors=factors)
+    config = replace(config, qk_norm=kind.startswith("qwen3"), qkv_bias=kind == "qwen2", rope_factors=factors)
     if kind == "qwen3moe":
         return with_experts(header, config)
     return replace(config, intermediate_size=size_of(header, "feed_forward_length"))
@@ -55,7 +55,8 @@ def common_config(header: gguf.GGUFHeader, vocab_size: int | None = None) -> Dec
     heads, kv_heads = size_of(header, "attention.head_count"), size_of(header, "attention.head_count_kv")
     if heads % kv_heads:
         raise ModelError(f"{header.path}: {heads} heads cannot share {kv_heads} key-value heads; convert it again")
-    if header.architecture == "llama" and "llama.attention.key_length" not in header.metadata:
+    kind = header.architecture
+    if kind in ("llama", "qwen2") and f"{kind}.attention.key_length" not in header.metadata:
         head_dim = size_of(header, "embedding_length") // heads
     else:
         head_dim = size_of(header, "attention.key_length")

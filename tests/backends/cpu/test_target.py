@@ -33,14 +33,15 @@ from tests.backends.cpu.conftest import SHAPES, needs_library
 from tests.backends.cpu.packed_models import QUANTIZED, dequantized, target_tensors
 from tests.backends.cpu.packed_models import write as write_packed
 from tests.backends.cpu.rounded import logits_of, relative, round_inputs
-from tests.support import gpt_oss_models, qwen35_models, random_models
+from tests.support import converted_models, gpt_oss_models, qwen35_models, random_models
 from tests.support.costs import drafting_pays
 from tests.support.lossless import Row, assert_lossless, fill, same, verify
 from tests.support.tiny_models import write_target
 
 pytestmark = needs_library
 TAPS = (0, 1)
-HYBRIDS: dict[str, Callable[[Path], Path]] = {
+CASES: dict[str, Callable[[Path], Path]] = {
+    "qwen2": lambda path: converted_models.case_of("qwen2", "Q8_0").write(path, "Q8_0"),
     "gpt-oss": lambda path: gpt_oss_models.case_of("Q8_0", "MXFP4").write(path, "Q8_0", "MXFP4"),
     "qwen35": lambda path: qwen35_models.case_of("qwen35", "Q8_0").write(path, "Q8_0"),
     "qwen35 ending in a delta net": lambda path: qwen35_models.case_of("qwen35", "Q8_0", (1,)).write(path, "Q8_0"),
@@ -53,11 +54,11 @@ def ids_of(count: int, vocabulary: int = 96) -> list[int]:
     return [int(i) for i in np.random.default_rng(5).integers(0, vocabulary, count)]
 
 
-@pytest.fixture(scope="module", params=[*SHAPES, *HYBRIDS])
+@pytest.fixture(scope="module", params=[*SHAPES, *CASES])
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write a target of each kind; return its file."""
     file = tmp_path_factory.mktemp("targets") / f"{request.param}.gguf"
-    return HYBRIDS[request.param](file) if request.param in HYBRIDS else write_target(file, *SHAPES[request.param])
+    return CASES[request.param](file) if request.param in CASES else write_target(file, *SHAPES[request.param])
 
 
 def test_is_lossless(path: Path, new_team: NewPool) -> None:

@@ -20,10 +20,10 @@ from localdflash.models.registry.pair_entry import LocalPair
 from tests.support.converted_models import VOCABULARY, ids_of
 from tests.support.guessing import Eager, Guessing
 from tests.support.requests import GREEDY, random_requests, run
-from tests.support.target_models import ARCHITECTURES, WITHOUT_WAY_BACK, case_of
+from tests.support.target_models import ARCHITECTURES, WITHOUT_WAY_BACK, case_of, taps_of
 
 WAY = DecodeMode(NOT_REPACKED, tuple(range(2, 17)))
-CONTEXT, TAPS, BIG = 200, (0, 1), 1 << 30
+CONTEXT, BIG = 200, 1 << 30
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
@@ -33,7 +33,7 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def target(path: Path) -> Iterator[LlamaCppTarget]:
-    with closing(LlamaCppTarget(path, CONTEXT, 1, TAPS, WAY)) as target:
+    with closing(LlamaCppTarget(path, CONTEXT, 1, taps_of(path.stem), WAY)) as target:
         yield target
 
 
@@ -52,7 +52,7 @@ class Plain:
 
 @pytest.fixture(scope="module")
 def plain(path: Path) -> Iterator[Plain]:
-    with closing(LlamaCppTarget(path, CONTEXT, 1, TAPS, WAY)) as target:
+    with closing(LlamaCppTarget(path, CONTEXT, 1, taps_of(path.stem), WAY)) as target:
         yield Plain(target)
 
 

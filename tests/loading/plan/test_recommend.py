@@ -8,7 +8,9 @@ import pytest
 
 from localdflash.base.machine.measurements import Measurement
 from localdflash.loading.plan import recommend
+from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.registry.pair_entry import PairEntry, TargetSource
+from localdflash.models.registry.registry import load_registry
 
 GB = 10**9
 
@@ -67,6 +69,10 @@ def test_completions_get_a_fast_pair_that_can_infill() -> None:
     assert completion([DENSE]) is None
 
 
+def test_a_base_model_is_not_recommended_for_a_chat() -> None:
+    assert chat([replace(SMALL, chat=False)]) is None
+
+
 def test_a_fifth_of_the_memory_is_left_for_other_programs() -> None:
     found = chat([SMALL, entry("tight", 27, 3)])
     assert found
@@ -78,6 +84,41 @@ def test_a_fifth_of_the_memory_is_left_for_other_programs() -> None:
 
 def test_a_pair_that_no_test_ran_is_not_recommended() -> None:
     assert chat([replace(SMALL, ran=())]) is None
+
+
+@pytest.mark.parametrize(
+    ("memory_gb", "bandwidth", "gpu_gb", "expected"),
+    [
+        (8, 20, 0, "smollm2-135m-code"),
+        (8, 40, 0, "qwen2.5-coder-0.5b"),
+        (8, 60, 0, "qwen2.5-coder-1.5b-q4"),
+        (16, 110, 0, "mellum2-12b-a2.5b"),
+        (16, 400, 8, "qwen2.5-coder-7b-q4"),
+        (32, 500, 12, "qwen2.5-coder-7b"),
+        (64, 900, 20, "codestral-22b"),
+        (64, 900, 24, "qwen3-coder-30b-a3b"),
+    ],
+)
+def test_the_completion_pair_of_laptops_and_gpus(
+    memory_gb: int, bandwidth: float, gpu_gb: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the registry; `bandwidth` is that of the GPU if there is one."""
+    measured = Measurement(bandwidth, "copy", "2026-11-27")
+    for name, value in (
+        ("here.all_memory", memory_gb * GB),
+        ("recommend.all_memory", memory_gb * GB),
+        ("here.device.driver_present", gpu_gb > 0),
+        ("here.gpu_is_there", gpu_gb > 0),
+        ("here.gpu_budget", MemoryBudget(gpu_gb * GB, 0, "GPU memory")),
+    ):
+        monkeypatch.setattr(f"localdflash.loading.plan.{name}", lambda *_, result=value, **__: result)
+    monkeypatch.setattr(
+        "localdflash.loading.plan.here.measurements.bandwidth",
+        lambda on_gpu=False: measured if on_gpu or not gpu_gb else replace(measured, value=40.0),
+    )
+    found = completion(load_registry().pairs.values())
+    assert found
+    assert found.pair.id == expected
 
 
 def test_if_no_pair_is_fast_enough_the_fastest_is_recommended() -> None:

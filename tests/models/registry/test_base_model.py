@@ -99,7 +99,9 @@ def test_a_pruned_or_another_model_of_that_name_is_refused_with_the_reason(file:
 
 
 def test_every_entry_is_found_by_its_base_model() -> None:
-    for pair in PAIRS:
+    """Of several entries with one base model, the first."""
+    firsts = {pair.drafter.trained_for: pair for pair in reversed(PAIRS) if pair.drafter}
+    for pair in firsts.values():
         if not (pair.drafter and pair.drafter.trained_for):
             continue
         match = found(header(pair.architecture or "", pair.layers or 1, **based_on(pair.drafter.trained_for)))
