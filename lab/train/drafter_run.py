@@ -162,8 +162,7 @@ class StoredAnswersRun(ResumableRun):
 
 def product_type(device: str) -> torch.dtype:
     """Return the type of matrix products: bfloat16 on a GPU, and on a CPU with units for it, else float32."""
-    features = torch.cpu.get_capabilities()
-    has_units = device != "cpu" or features.get("avx512_bf16") or features.get("amx_bf16")
+    has_units = device != "cpu" or any(map(torch.cpu.get_capabilities().get, ("avx512_bf16", "amx_bf16")))
     return torch.bfloat16 if has_units else torch.float32
 
 
