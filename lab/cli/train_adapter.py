@@ -6,7 +6,14 @@ import click
 
 from localdflash.base.errors import ModelError, UsageError
 from localdflash.lab.cli.progress_line import ProgressLine
-from localdflash.lab.cli.training import folder_argument, prepare, seed_option, threads_option
+from localdflash.lab.cli.training import (
+    choose_device,
+    device_option,
+    folder_argument,
+    prepare_option,
+    seed_option,
+    threads_option,
+)
 
 DEFAULT_RANK = 16
 
@@ -30,6 +37,8 @@ DEFAULT_RANK = 16
 @click.option(
     "--learning-rate", type=click.FloatRange(1e-6, 1.0), default=1e-3, show_default=True, help="Peak learning rate."
 )
+@prepare_option
+@device_option
 @threads_option
 @seed_option
 def adapter(
@@ -39,6 +48,8 @@ def adapter(
     answers: Path | None,
     rank: int | None,
     learning_rate: float,
+    prepare: bool,
+    device: str | None,
     threads: int,
     seed: int,
 ) -> int:
@@ -50,20 +61,23 @@ def adapter(
     """
     if answers and not (answers / "index.bin").is_file():
         raise UsageError(f"--answers {answers}: no answers; use the answers/ folder of `localdflash train drafter`")
-    prepare("cpu", threads)
+    training_device = choose_device(device, threads)
     from localdflash.lab.train import adapter_stages
     from localdflash.lab.train.adapter_export import rank_of
-    from localdflash.lab.train.adapter_training import AdapterSchedule
+    from localdflash.lab.train.adapter_training import schedule_on
 
     target, start = _files(pair)
     if start and rank is not None:
         raise UsageError(f"--rank: {pair} has an adapter to start from; name its base pair for a new adapter")
     rank = rank or (rank_of(start, target) if start else DEFAULT_RANK)
-    work = adapter_stages.AdapterWork(folder, target, rank, answers, start)
+    work = adapter_stages.AdapterWork(folder, target, rank, answers, start, training_device)
     meter = ProgressLine()
     adapter_stages.check(work)
     adapter_stages.make_examples(work, tokens, seed, meter)
-    adapter_stages.train(work, AdapterSchedule(tokens, learning_rate, seed=seed), meter)
+    if prepare:
+        meter.say(f"prepared: copy {folder / 'examples'} to train on another machine")
+        return 0
+    adapter_stages.train(work, schedule_on(training_device, tokens, learning_rate, seed), meter)
     meter.say(f"use it: localdflash complete FILE:LINE:COLUMN --pair {folder / 'target.gguf'}")
     return 0
 

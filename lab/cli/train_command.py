@@ -10,10 +10,10 @@ from localdflash.cli.output import say
 from localdflash.lab.cli.train_adapter import adapter
 from localdflash.lab.cli.train_drafter import drafter
 from localdflash.lab.cli.training import (
+    choose_device,
     device_option,
     folder_argument,
     minutes_option,
-    prepare,
     seed_option,
     target_of,
     threads_option,
@@ -95,7 +95,7 @@ def target(
 ) -> int:
     """Train a Qwen3-shaped target and write FOLDER/target.gguf."""
     _check_sizes(hidden, mlp, batch_tokens, micro_tokens)
-    training_device = prepare(device, threads)
+    training_device = choose_device(device, threads)
     from localdflash.lab.train import target_training as training
     from localdflash.lab.train.dataset import SPECIALS, Dataset
     from localdflash.lab.train.loop import TrainingBudget

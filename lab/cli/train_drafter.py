@@ -11,11 +11,12 @@ from localdflash.base.errors import UsageError
 from localdflash.cli.output import say
 from localdflash.lab.cli.progress_line import ProgressLine
 from localdflash.lab.cli.training import (
+    choose_device,
     device_option,
     folder_argument,
     minutes_option,
     parse_taps,
-    prepare,
+    prepare_option,
     seed_option,
     target_of,
     threads_option,
@@ -35,12 +36,13 @@ PAIR_OPTIONS = (
     "first_slot",
     "mask",
     "backend",
+    "prepare",
     "sequences",
     "anchors",
 )
 SHAPE_OPTIONS = ("layers", "block_size", "taps", "first_slot", "mask")  # fixed when training starts from a drafter
 QUESTION_OPTIONS = ("prompts", "repository", "my_chats")
-FOLDER_OPTIONS = ("batch_tokens", "device")  # only without --pair; PAIR_OPTIONS only with it
+FOLDER_OPTIONS = ("batch_tokens",)  # only without --pair; PAIR_OPTIONS only with it
 DEFAULT_TAPS = "1,3,4"  # target layers whose hidden states the drafter reads
 RATE, CONTINUED_RATE = 3e-3, 3e-4  # peak learning rates; RATE would make an already trained drafter forget
 SEQUENCES, COMPLETION_SEQUENCES = 4, 16  # per step; a completion has about a tenth of a chat answer's tokens
@@ -100,9 +102,7 @@ IN_PROMPT = 12  # anchors (positions where drafts start) in a completion's promp
 @click.option(
     "--backend",
     type=click.Choice(["cpu", "llama.cpp"]),
-    default="cpu",
-    show_default=True,
-    help="Backend that runs the target.",
+    help="Backend that runs the target; by default torch on a GPU, else cpu.",
 )
 @click.option(
     "--sequences",
@@ -116,6 +116,7 @@ IN_PROMPT = 12  # anchors (positions where drafts start) in a completion's promp
     type=click.FloatRange(1e-6, 1.0),
     help=f"Peak learning rate; by default {RATE:g}, {CONTINUED_RATE:g} to continue from a drafter.",
 )
+@prepare_option
 @device_option
 @threads_option
 @seed_option
@@ -149,7 +150,7 @@ def _for_pair(folder: Path, pair: str, options: dict[str, Any], given: list[str]
             raise UsageError(f"--{name.replace('_', '-')} cannot be combined with --completions")
     if options["start"] and options["fresh"]:
         raise UsageError("--start and --fresh: choose one")
-    prepare("cpu", options["threads"])
+    device = choose_device(options["device"], options["threads"])
     from localdflash.lab.train import drafter_stages
     from localdflash.lab.train.drafter_run import Schedule
     from localdflash.lab.train.drafter_setup import DrafterOptions
@@ -171,13 +172,17 @@ def _for_pair(folder: Path, pair: str, options: dict[str, Any], given: list[str]
     taps = None if options["taps"] is None else parse_taps(options["taps"])
     backend, threads, fim = options["backend"], options["threads"], _fim_of(files) if options["completions"] else None
     work = drafter_stages.DrafterWork(
-        folder, files.target, drafter_options, options["tokens"], budget.minutes, taps, backend, threads, fim
+        folder, files.target, drafter_options, options["tokens"], budget.minutes, taps, backend, threads, fim, device
     )
     meter = ProgressLine()
     sources, make_prompts = (
         _completions(folder, files.target, fim, options, meter) if fim else _questions(folder, options)
     )
     drafter_stages.check_sources(folder, sources)
+    if options["prepare"]:
+        drafter_stages.write_prompts(folder, sources, make_prompts, meter)
+        meter.say(f"prepared: copy {folder / drafter_stages.PROMPTS} and {drafter_stages.SOURCES} to train elsewhere")
+        return
     needs = drafter_stages.check_and_plan(work)
     meter.say(needs.line())
     if options["my_chats"]:
@@ -243,7 +248,7 @@ def _completions(
 
 def _for_folder(folder: Path, options: dict[str, Any]) -> None:
     blocks = parse_taps(DEFAULT_TAPS if options["taps"] is None else options["taps"])
-    device = prepare(options["device"], options["threads"])
+    device = choose_device(options["device"], options["threads"])
     from localdflash.backends.reference.gguf_decoder import load_decoder
     from localdflash.lab.train import drafter_training as training
     from localdflash.lab.train.dataset import Dataset, special_ids

@@ -19,6 +19,9 @@ threads_option = click.option(
 minutes_option = click.option(
     "--minutes", type=click.FloatRange(0, min_open=True), required=True, help="Time to train, restarts included."
 )
+prepare_option = click.option(
+    "--prepare", is_flag=True, help="Only download and tokenize: FOLDER can then be trained on without a network."
+)
 seed_option = click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of everything random."
 )
@@ -39,7 +42,7 @@ def parse_taps(taps: str) -> tuple[int, ...]:
     return tuple(int(tap) for tap in taps.split(","))
 
 
-def prepare(device: str | None, threads: int) -> str:
+def choose_device(device: str | None, threads: int) -> str:
     """Set torch's thread count and return the device: `device`, by default "cuda" if there is a GPU, else "cpu".
 
     Raises an error if the training packages are not installed, or TrainingError if "cuda" is requested without a GPU.

@@ -21,8 +21,9 @@ class AdaptedLinear(nn.Module):
         super().__init__()
         outputs, inputs = weight.shape
         self.weight, self._dtype = weight, dtype
-        self.down = nn.Parameter(torch.randn(rank, inputs) * inputs**-0.5)
-        self.up = nn.Parameter(torch.zeros(outputs, rank))
+        down = torch.randn(rank, inputs) * inputs**-0.5  # on the CPU: a seed gives the same numbers on every device
+        self.down = nn.Parameter(down.to(weight.device))
+        self.up = nn.Parameter(weight.new_zeros(outputs, rank))
         self.merge()
 
     @torch.no_grad()
@@ -65,10 +66,10 @@ class AdaptedEmbedding(nn.Module):
     def __init__(self, weight: Tensor, tokens: Sequence[int], dtype: torch.dtype) -> None:
         super().__init__()
         self.weight = weight
-        self.tokens = torch.tensor(tokens)
+        self.tokens = torch.tensor(tokens, device=weight.device)
         self.rows = nn.Parameter(weight[self.tokens].clone())
-        self._row_index = torch.zeros(len(weight), dtype=torch.int64)  # position in `tokens` + 1; 0: frozen row
-        self._row_index[self.tokens] = torch.arange(1, len(tokens) + 1)
+        self._row_index = torch.zeros_like(weight[:, 0], dtype=torch.int64)  # position in `tokens` + 1; 0: frozen row
+        self._row_index[self.tokens] = torch.arange(1, len(tokens) + 1, device=weight.device)
         self.head = weight.to(dtype)
         self.merge()
 

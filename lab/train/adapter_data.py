@@ -1,4 +1,7 @@
-"""Dataset of FIM examples on disk, written completely or not at all; the reading order depends only on a seed."""
+"""Dataset of FIM examples on disk, written completely or not at all; the reading order depends only on a seed.
+
+`tokens.bin` has the ids as uint16 (uint32 in older folders), `index.npy` a RECORD per example.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -9,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.base.errors import TrainingError
-from localdflash.lab.train.adapter_examples import FimExample
 
 LANGUAGES = ("python", "javascript", "typescript", "tsx", "c", "cpp", "go", "java", "lua", "rust", "chat")
 KINDS = ("rest", "line", "node", "span", "open", "chat", "block")  # files store positions in this list: append only
@@ -17,11 +19,11 @@ RECORD = np.dtype([("start", "<u8"), ("prompt", "<u4"), ("length", "<u4"), ("lan
 
 
 @dataclass(frozen=True)
-class ExampleIds:
-    """Stored example; training learns only the ids after the prompt."""
+class FimExample:
+    """FIM example; training learns only the ids after the prompt."""
 
     ids: NDArray[np.int64]  # [T]
-    prompt: int  # number of prompt ids
+    prompt: int  # number of prompt ids, the middle marker included
     language: str
     kind: str
 
@@ -30,7 +32,7 @@ class ExampleIds:
 class FimDataset:
     """Dataset files, memory-mapped read-only."""
 
-    tokens: NDArray[np.uint32]
+    tokens: NDArray[np.uint16] | NDArray[np.uint32]
     index: NDArray[np.void]  # RECORD, one per example
 
     @classmethod
@@ -38,8 +40,9 @@ class FimDataset:
         """Memory-map a folder that `write` wrote; TrainingError if it is damaged."""
         try:
             index = np.load(folder / "index.npy")
-            tokens = np.memmap(folder / "tokens.bin", np.uint32, "r")
-            is_complete = index.dtype == RECORD and int(index[-1]["start"] + index[-1]["length"]) == len(tokens)
+            path, count = folder / "tokens.bin", int(index[-1]["start"] + index[-1]["length"])
+            tokens = np.memmap(path, np.uint32 if path.stat().st_size == 4 * count else np.uint16, "r")
+            is_complete = index.dtype == RECORD and len(tokens) == count
         except (OSError, ValueError, IndexError, TypeError):
             is_complete = False
         if not is_complete:
@@ -49,11 +52,11 @@ class FimDataset:
     def __len__(self) -> int:
         return len(self.index)
 
-    def __getitem__(self, number: int) -> ExampleIds:
+    def __getitem__(self, number: int) -> FimExample:
         row = self.index[number]
         start, length = int(row["start"]), int(row["length"])
         ids = self.tokens[start : start + length].astype(np.int64)
-        return ExampleIds(ids, int(row["prompt"]), LANGUAGES[row["language"]], KINDS[row["kind"]])
+        return FimExample(ids, int(row["prompt"]), LANGUAGES[row["language"]], KINDS[row["kind"]])
 
     def endless(self, seed: int, position: int) -> Iterator[int]:
         """Yield example indices endlessly, shuffled anew by the seed in each epoch, from number `position` on."""
@@ -72,7 +75,7 @@ def write(folder: Path, examples: Iterable[FimExample]) -> int:
         for example in examples:
             kinds = LANGUAGES.index(example.language), KINDS.index(example.kind)
             rows.append((total, example.prompt, len(example.ids), *kinds))
-            np.array(example.ids, np.uint32).tofile(file)
+            example.ids.astype(np.uint16).tofile(file)
             total += len(example.ids)
     np.save(part / "index.npy", np.array(rows, RECORD))
     part.rename(folder)

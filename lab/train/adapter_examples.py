@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from localdflash.code.context.context import ContextPiece, OpenFile
 from localdflash.code.context.edits import EditHistory
 from localdflash.code.context.gather import gather
@@ -16,6 +18,7 @@ from localdflash.code.context.index import Workspace
 from localdflash.code.fim.encoder import Encoder
 from localdflash.code.fim.healing import unfinished_word
 from localdflash.code.fim.prompt import MIN_ANSWER_TOKENS, Gap, assemble
+from localdflash.lab.train.adapter_data import FimExample
 from localdflash.lab.train.adapter_gaps import GapSampler, TrainingGap
 from localdflash.text.fim_formats import FimFormat
 from localdflash.text.syntax import language_of
@@ -27,16 +30,6 @@ FORMAT_ORDER_SHARE = 0.65  # share of prompts with prefix and suffix in the form
 OTHER_CODE_SHARE, EDITS_SHARE, UNHEALED_SHARE = 0.5, 0.25, 0.05
 MAX_OTHER_CODE_CHARS = 2400
 _OLD_NAMES = ("result", "value", "item", "data", "name", "count", "path", "node", "entry", "total")
-
-
-@dataclass(frozen=True)
-class FimExample:
-    """FIM example; training learns only the ids after the prompt."""
-
-    ids: list[int]
-    prompt: int  # number of prompt ids, the middle marker included
-    language: str
-    kind: str
 
 
 @dataclass(frozen=True)
@@ -83,7 +76,7 @@ class FimExampleSampler:
         prompt = self.build_prompt(scene, gap.start, word, form, max_tokens)
         answer = self._encoder.text(word + scene.text[gap.start : gap.end])
         ids = [*prompt, *answer, *([] if gap.is_open else [self._end])]
-        return FimExample(ids, prompt.index(self._middle) + 1, scene.language, gap.kind)
+        return FimExample(np.array(ids), prompt.index(self._middle) + 1, scene.language, gap.kind)
 
     def sample_scene(self, name: str, rng: random.Random) -> FimScene:
         """Return a random gap in one file, with context."""

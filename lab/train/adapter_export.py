@@ -69,4 +69,4 @@ def _adapted_matrices(adapter: Adapter, base: Path) -> Iterator[tuple[str, Adapt
 
 
 def _stored(values: Tensor) -> Tensor:
-    return values.detach().bfloat16().contiguous()
+    return values.detach().bfloat16().contiguous().cpu()

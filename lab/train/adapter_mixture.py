@@ -14,7 +14,8 @@ import numpy as np
 
 from localdflash.code.fim.encoder import Encoder
 from localdflash.lab.train.adapter_corpus import Archive, read_sources
-from localdflash.lab.train.adapter_examples import FimExample, FimExampleSampler
+from localdflash.lab.train.adapter_data import FimExample
+from localdflash.lab.train.adapter_examples import FimExampleSampler
 from localdflash.lab.train.resumable_run import Reporter
 from localdflash.lab.train.stored_answers import StoredAnswers
 from localdflash.text.fim_formats import FimFormat
@@ -100,4 +101,5 @@ def chat_examples(folder: Path, held_out: bool, tokens: int, seed: int) -> Itera
         row = answers.index[number]
         start, length = int(row["start"]), int(row["length"])
         tokens -= length
-        yield FimExample(answers.tokens[start : start + length].tolist(), int(row["prompt"]), "chat", "chat")
+        ids = answers.tokens[start : start + length].astype(np.int64)
+        yield FimExample(ids, int(row["prompt"]), "chat", "chat")

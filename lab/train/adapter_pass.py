@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from localdflash.lab.train.adapter import AdaptedEmbedding
-from localdflash.lab.train.adapter_data import ExampleIds
+from localdflash.lab.train.adapter_data import FimExample
 
 CHAT_WEIGHT = 0.2  # loss weight of an id of a chat answer, since answers are long and FIM middles are short
 CHUNK_ROWS = 128  # rows whose logits are in memory at the same time
-MAX_PASS_TOKENS = 768  # so that the activations fit into the CPU's caches; a longer example is a pass by itself
 
 
 @dataclass(frozen=True)
@@ -30,36 +29,36 @@ class Pass:
     middle: Tensor  # [N] bool, whether the label belongs to a FIM middle
 
     @classmethod
-    def of(cls, examples: Sequence[ExampleIds]) -> Self:
-        """Concatenate examples; ids of a middle have the weight 1, ids of a prompt 0."""
+    def of(cls, examples: Sequence[FimExample], device: str) -> Self:
+        """Concatenate examples on a device; ids of a middle have the weight 1, ids of a prompt 0."""
         weights = np.concatenate([_weights(example) for example in examples])
         middle = np.concatenate([_is_middle(example) for example in examples])
         ids = np.concatenate([example.ids for example in examples])
         positions = np.concatenate([np.arange(len(example.ids)) for example in examples])
         label_rows = np.flatnonzero(weights)
         lengths = [len(example.ids) for example in examples]
-        tensor = torch.from_numpy
-        labelled = map(tensor, (label_rows, np.roll(ids, -1)[label_rows], weights[label_rows], middle[label_rows]))
-        return cls(tensor(ids), tensor(positions), lengths, *labelled)
+        labelled = label_rows, np.roll(ids, -1)[label_rows], weights[label_rows], middle[label_rows]
+        first, second, *others = (torch.from_numpy(x).to(device) for x in (ids, positions, *labelled))
+        return cls(first, second, lengths, *others)
 
 
-def _weights(example: ExampleIds) -> NDArray[np.float32]:
+def _weights(example: FimExample) -> NDArray[np.float32]:
     """Return the weight of each position's next id [T]; the last position has none."""
     weights = np.zeros(len(example.ids), np.float32)
     weights[example.prompt - 1 : -1] = CHAT_WEIGHT if example.kind == "chat" else 1.0
     return weights
 
 
-def _is_middle(example: ExampleIds) -> NDArray[np.bool_]:
+def _is_middle(example: FimExample) -> NDArray[np.bool_]:
     """Return whether each position's next id belongs to a FIM middle [T]."""
     return (np.arange(1, len(example.ids) + 1) >= example.prompt) & (example.kind != "chat")
 
 
-def group_examples(examples: Sequence[ExampleIds]) -> Iterator[list[ExampleIds]]:
-    """Yield consecutive examples in groups of at most `MAX_PASS_TOKENS` ids."""
-    group, count = list[ExampleIds](), 0
+def group_examples(examples: Sequence[FimExample], most: int) -> Iterator[list[FimExample]]:
+    """Yield consecutive examples in groups of at most `most` ids; a longer example is a group by itself."""
+    group, count = list[FimExample](), 0
     for example in examples:
-        if group and count + len(example.ids) > MAX_PASS_TOKENS:
+        if group and count + len(example.ids) > most:
             yield group
             group, count = [], 0
         group.append(example)
@@ -90,14 +89,14 @@ class _Loss(torch.autograd.Function):
         ctx: Any, hidden: Tensor, labels: Tensor, weights: Tensor, head: Tensor, rows: Tensor, tokens: Tensor
     ) -> tuple[Tensor, ...]:
         narrow = hidden.to(head.dtype)
-        losses, is_exact = torch.empty(len(labels)), torch.empty(len(labels), dtype=torch.bool)
+        losses, is_exact = torch.empty_like(weights), torch.empty_like(labels, dtype=torch.bool)
         grad_hidden, grad_rows = torch.empty_like(hidden), torch.zeros_like(rows)
         for start in range(0, len(labels), CHUNK_ROWS):
             part = slice(start, start + CHUNK_ROWS)
             logits = (narrow[part] @ head.T).float()  # [n, V]
             is_exact[part] = logits.argmax(-1) == labels[part]
             gradient = logits.log_softmax(-1)
-            at = torch.arange(len(gradient)), labels[part]
+            at = torch.arange(len(gradient), device=labels.device), labels[part]
             losses[part] = -gradient[at]
             gradient.exp_()
             gradient[at] -= 1

@@ -38,6 +38,7 @@ class AdapterWork:
     rank: int
     answers: Path | None = None  # folder of the target's answers, mixed into the examples
     start: Path | None = None  # an adapter of the target to continue from
+    device: str = "cpu"  # trains the adapter
 
 
 def check(work: AdapterWork) -> None:
@@ -75,7 +76,7 @@ def make_examples(work: AdapterWork, tokens: int, seed: int, reporter: Reporter)
 def prepare(work: AdapterWork, schedule: AdapterSchedule) -> AdapterRun:
     """Return the run of the folder, resumed at its last checkpoint."""
     torch.manual_seed(schedule.seed)
-    adapter = Adapter(load_decoder(work.target), work.rank, TRAINED, product_type())
+    adapter = Adapter(load_decoder(work.target).to(work.device), work.rank, TRAINED, product_type(work.device))
     if work.start:
         read_into(adapter, work.start, work.target)
     train, held_out = (FimDataset.load(work.folder / "examples" / name) for name in ("train", "held_out"))

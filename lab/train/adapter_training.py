@@ -8,7 +8,7 @@ the same numbers as an uninterrupted run.
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +18,14 @@ from torch import Tensor, nn
 from localdflash.base.errors import TrainingError
 from localdflash.lab.train.adapter import Adapter
 from localdflash.lab.train.adapter_attention import attend_within
-from localdflash.lab.train.adapter_data import LANGUAGES, ExampleIds, FimDataset
+from localdflash.lab.train.adapter_data import LANGUAGES, FimDataset, FimExample
 from localdflash.lab.train.adapter_pass import Pass, PassLoss, group_examples, weighted_loss
-from localdflash.lab.train.resumable_run import Reporter, ResumableRun, State
+from localdflash.lab.train.resumable_run import Reporter, ResumableRun, State, clock_on
 from localdflash.lab.train.training_pictures import draw_adapter_training
 
 LOG = "log.jsonl"
+GPU_STEP_TOKENS = 8192  # fewer leave the GPU idle
+GPU_TOKEN_BYTES = 2 << 20  # of a token's activations, which the backward pass needs: SmolLM2-135M
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class AdapterSchedule:
     tokens: int  # total, prompts included
     learning_rate: float = 1e-3
     step_tokens: int = 2048  # minimum per optimizer step
+    pass_tokens: int = 768  # so that the activations fit into a CPU's caches
     seed: int = 0
     warm_up: float = 0.005  # first share of the tokens, over which the rate rises
     decline: float = 0.3  # last share of the tokens, over which the rate falls
@@ -46,13 +49,23 @@ class AdapterSchedule:
         return self.learning_rate * max(min(1.0, (done + 1e-3) / self.warm_up, (1 - done) / self.decline), 0.01)
 
 
+def schedule_on(device: str, tokens: int, learning_rate: float, seed: int) -> AdapterSchedule:
+    """Return the schedule for a device: a GPU takes larger steps, in one pass if its memory suffices."""
+    schedule = AdapterSchedule(tokens, learning_rate, seed=seed)
+    if device == "cpu":
+        return schedule
+    free_tokens = torch.cuda.mem_get_info()[0] // GPU_TOKEN_BYTES
+    return replace(schedule, step_tokens=GPU_STEP_TOKENS, pass_tokens=min(free_tokens, 2 * GPU_STEP_TOKENS))
+
+
 class AdapterRun(ResumableRun):
     """Training run in a folder: `last.pt`, `log.jsonl`, `training.png`."""
 
     def __init__(
         self, adapter: Adapter, train: FimDataset, held_out: FimDataset, folder: Path, schedule: AdapterSchedule
     ):
-        super().__init__(folder, time.process_time, schedule.save_seconds)
+        self._device = adapter.embedding.weight.device.type
+        super().__init__(folder, clock_on(self._device), schedule.save_seconds)
         self.adapter, self.schedule = adapter, schedule
         self._train, self._held_out = train, held_out
         self._parameters = dict(adapter.parameters())
@@ -74,7 +87,8 @@ class AdapterRun(ResumableRun):
                 values = self._one_step(order)
                 self.count_step()
                 self._log(values)
-                pace = f"{self.tokens / self.spent:.0f} tokens a second of processor time"
+                clock = " of processor time" if self._device == "cpu" else ""
+                pace = f"{self.tokens / self.spent:,.0f} tokens a second{clock}"
                 text = f"step {self.step}  {self.tokens:,} tokens  loss {values['loss']:.3f}  {pace}"
                 reporter.move(self.tokens / self.schedule.tokens, text)
                 self.save_if_due()
@@ -84,19 +98,19 @@ class AdapterRun(ResumableRun):
         self._log_measurement(reporter)
 
     def _one_step(self, order: Iterator[int]) -> dict[str, float]:
-        examples, count = list[ExampleIds](), 0
+        examples, count = list[FimExample](), 0
         while count < self.schedule.step_tokens:
             examples.append(self._train[next(order)])
             count += len(examples[-1].ids)
-        passes = [Pass.of(group) for group in group_examples(examples)]
+        groups = group_examples(examples, self.schedule.pass_tokens)
+        passes = [Pass.of(group, self._device) for group in groups]
         total_weight = sum(batch.weights.sum().item() for batch in passes)
-        total, losses, exact = 0.0, list[Tensor](), list[Tensor]()
+        results = list[PassLoss]()
         for batch in passes:
             result = self._loss(batch)
             (result.total / total_weight).backward()
-            total += result.total.item()
-            losses.append(result.losses[batch.middle])
-            exact.append(result.is_exact[batch.middle])
+            results.append(PassLoss(*(each.detach() for each in result)))
+        total = sum(result.total.item() for result in results)
         norm = nn.utils.clip_grad_norm_(self._parameters.values(), 1.0).item()
         self.check_finite(total, norm)
         for group in self._optimizer.param_groups:
@@ -105,11 +119,14 @@ class AdapterRun(ResumableRun):
         self._optimizer.zero_grad(set_to_none=True)
         self.adapter.merge()
         self.position, self.tokens = self.position + len(examples), self.tokens + count
-        of_middles = {"loss": torch.cat(losses).mean().item(), "right": torch.cat(exact).float().mean().item()}
-        return {"weighted": total / total_weight, "norm": norm, **of_middles}
+        middle = torch.cat([batch.middle for batch in passes])
+        loss = torch.cat([result.losses for result in results])[middle].mean().item()
+        right = torch.cat([result.is_exact for result in results])[middle].float().mean().item()
+        return {"weighted": total / total_weight, "norm": norm, "loss": loss, "right": right}
 
     def _loss(self, batch: Pass) -> PassLoss:
-        hidden, _ = self.adapter.model(batch.ids[None], batch.positions[None], attend_within(batch.lengths))
+        attend = attend_within(batch.lengths, batch.ids.device)
+        hidden, _ = self.adapter.model(batch.ids[None], batch.positions[None], attend)
         return weighted_loss(hidden[0, batch.label_rows], batch.labels, batch.weights, self.adapter.embedding)
 
     @torch.no_grad()
@@ -125,7 +142,7 @@ class AdapterRun(ResumableRun):
             own_losses, own_exact = list[Tensor](), list[bool]()
             for number in np.flatnonzero(languages == language)[: self.schedule.measured]:
                 example = self._held_out[int(number)]
-                result = self._loss(Pass.of([example]))
+                result = self._loss(Pass.of([example], self._device))
                 own_losses.append(result.losses)
                 own_exact.append(bool(result.is_exact.all()))
             by_language[f"loss_{LANGUAGES[language]}"] = torch.cat(own_losses).mean().item()

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.base.errors import TrainingError
-from localdflash.lab.train.parallel_target import Parallel
 from localdflash.lab.train.questions import Question
 from localdflash.lab.train.resumable_run import Reporter
 from localdflash.lab.train.stored_answers import ENDINGS, AnswerWriter
@@ -38,15 +38,38 @@ CONTEXT = 640  # tokens that a slot (one of the parallel sequences) has room for
 MAX_PERIOD, MIN_REPEATED_IDS = 40, 48  # maximum length of a repeated sequence; minimum length of all repetitions
 
 
+class ParallelStep(NamedTuple):
+    """Result of a step of N slots."""
+
+    taps: NDArray[np.float32]  # features [N, n_taps * H]
+    newest: NDArray[np.int64]  # [N], likeliest id; the lowest of equally likely ids
+    likely: NDArray[np.void]  # LIKELY [N, LIKELY_COUNT]
+
+
+class Parallel(Protocol):
+    """Engine that decodes `sequences` conversations, each in a slot; features are the outputs of some layers."""
+
+    sequences: int
+
+    def begin(self, slot: int, prompt: Sequence[int]) -> NDArray[np.float32]:
+        """Prefill all but the last of a prompt's T tokens; return their features [T - 1, n_taps * H]."""
+
+    def step(self, slots: Sequence[int], tokens: Sequence[int]) -> ParallelStep:
+        """Decode one token in each of these slots; `tokens` are the newest, not yet decoded ones."""
+
+    def close(self) -> None:
+        """Free the engine's resources; it cannot be used afterwards."""
+
+
 @dataclass
-class _OpenAnswer:
-    """Answer that the target is generating."""
+class OpenAnswer:
+    """Answer that the target is generating, or has generated."""
 
     prompt: Question
     prompt_length: int  # ids of the prompt
     ids: list[int]
-    taps: list[NDArray[np.float16]]  # features [rows, width] of the ids, one array per step
-    likely: list[NDArray[np.void]] = field(default_factory=list)  # LIKELY [1, LIKELY_COUNT] of each token of the answer
+    taps: list[NDArray[np.float16]] = field(default_factory=list)  # features [rows, width] of all ids but the last
+    likely: list[NDArray[np.void]] = field(default_factory=list)  # LIKELY [rows, LIKELY_COUNT] of the answer's tokens
 
     def end_reason(self, ends: frozenset[int]) -> str | None:
         """Return why the answer has ended, one of ENDINGS; None if it continues."""
@@ -54,9 +77,22 @@ class _OpenAnswer:
             return None
         if self.ids[-1] in ends:
             return "end"
-        if len(self.ids) - self.prompt_length >= MAX_ANSWER_BY_KIND.get(self.prompt.kind, MAX_ANSWER):
+        if len(self.ids) - self.prompt_length >= max_answer(self.prompt.kind):
             return "limit"
         return "repeats" if len(self.ids) % 8 == 0 and ends_in_repetition(self.ids[self.prompt_length :]) else None
+
+    def cut_at_repetition(self) -> None:
+        """Shorten a generated answer that ends in a repetition to where `end_reason` ends it."""
+        if ends_in_repetition(self.ids[self.prompt_length :]):
+            for length in range(-(-self.prompt_length // 8) * 8 + 8, len(self.ids), 8):
+                if ends_in_repetition(self.ids[self.prompt_length : length]):
+                    del self.ids[length:]
+                    return
+
+
+def max_answer(kind: str) -> int:
+    """Return the maximum number of ids of an answer to a prompt of this kind."""
+    return MAX_ANSWER_BY_KIND.get(kind, MAX_ANSWER)
 
 
 def ends_in_repetition(ids: Sequence[int]) -> bool:
@@ -123,12 +159,8 @@ def answer_prompts(
     reporter: Reporter,
 ) -> None:
     """Answer prompts until about `tokens` answer ids are stored, including those of earlier runs, or none is left."""
-    stored = writer.stored
-    done = set(stored["number"].tolist())
-    before = int((stored["length"].astype(np.int64) - stored["prompt"]).sum())
-    progress = Progress(tokens, len(stored), before, before)
-    waiting = _encode_all(encoder, (p for p in prompts if p.number not in done), progress)
-    open_answers: dict[int, _OpenAnswer] = {}
+    progress, waiting = begin(encoder, prompts, writer, tokens)
+    open_answers: dict[int, OpenAnswer] = {}
     flushed = time.monotonic()
     while True:
         if progress.answered < tokens:
@@ -147,13 +179,29 @@ def answer_prompts(
             flushed = now
         unfinished = sum(len(each.ids) - each.prompt_length for each in open_answers.values())
         reporter.move(progress.share(unfinished), progress.line(unfinished))
+    end(encoder, writer, progress, reporter)
+
+
+def begin(
+    encoder: PromptEncoder, prompts: Sequence[Question], writer: AnswerWriter, tokens: int
+) -> tuple[Progress, Iterator[tuple[Question, list[int]]]]:
+    """Return the progress of earlier runs, and the prompts that have no answer yet, with their ids."""
+    stored = writer.stored
+    done = set(stored["number"].tolist())
+    before = int((stored["length"].astype(np.int64) - stored["prompt"]).sum())
+    progress = Progress(tokens, len(stored), before, before)
+    return progress, _encode_prompts(encoder, (p for p in prompts if p.number not in done), progress)
+
+
+def end(encoder: PromptEncoder, writer: AnswerWriter, progress: Progress, reporter: Reporter) -> None:
+    """Make all answers durable and report their number."""
     writer.flush()
     reporter.say(progress.line(0))
     if progress.too_long:
         reporter.say(f"{progress.too_long:,} prompts of more than {encoder.longest} tokens were left out")
 
 
-def _encode_all(
+def _encode_prompts(
     encoder: PromptEncoder, prompts: Iterator[Question], progress: Progress
 ) -> Iterator[tuple[Question, list[int]]]:
     for prompt in prompts:
@@ -165,7 +213,7 @@ def _encode_all(
 
 
 def _fill_slots(
-    target: Parallel, waiting: Iterator[tuple[Question, list[int]]], open_answers: dict[int, _OpenAnswer]
+    target: Parallel, waiting: Iterator[tuple[Question, list[int]]], open_answers: dict[int, OpenAnswer]
 ) -> bool:
     """Give every free slot a prompt; return whether any slot is in use."""
     for slot in range(target.sequences):
@@ -175,11 +223,11 @@ def _fill_slots(
         if next_prompt is None:
             break
         prompt, ids = next_prompt
-        open_answers[slot] = _OpenAnswer(prompt, len(ids), list(ids), [to_float16(target.begin(slot, ids))])
+        open_answers[slot] = OpenAnswer(prompt, len(ids), list(ids), [to_float16(target.begin(slot, ids))])
     return bool(open_answers)
 
 
-def _step(target: Parallel, open_answers: dict[int, _OpenAnswer]) -> None:
+def _step(target: Parallel, open_answers: dict[int, OpenAnswer]) -> None:
     slots = sorted(open_answers)
     step = target.step(slots, [open_answers[slot].ids[-1] for slot in slots])
     rows = to_float16(step.taps)
@@ -195,19 +243,22 @@ def to_float16(taps: NDArray[np.float32]) -> NDArray[np.float16]:
 
 
 def _store_finished(
-    open_answers: dict[int, _OpenAnswer], ends: frozenset[int], writer: AnswerWriter, progress: Progress
+    open_answers: dict[int, OpenAnswer], ends: frozenset[int], writer: AnswerWriter, progress: Progress
 ) -> None:
     for slot, answer in list(open_answers.items()):
-        reason = answer.end_reason(ends)
-        if reason is None:
-            continue
-        record = {
-            "number": answer.prompt.number,
-            "kind": KINDS.index(answer.prompt.kind),
-            "held_out": int(answer.prompt.held_out),
-            "ended": ENDINGS.index(reason),
-        }
-        writer.add(record, np.array(answer.ids, np.uint32), np.concatenate(answer.taps), np.concatenate(answer.likely))
-        progress.answers += 1
-        progress.answered += len(answer.ids) - answer.prompt_length
-        del open_answers[slot]
+        if reason := answer.end_reason(ends):
+            store(answer, reason, writer, progress)
+            del open_answers[slot]
+
+
+def store(answer: OpenAnswer, reason: str, writer: AnswerWriter, progress: Progress) -> None:
+    """Store a finished answer; `reason` is one of ENDINGS."""
+    record = {
+        "number": answer.prompt.number,
+        "kind": KINDS.index(answer.prompt.kind),
+        "held_out": int(answer.prompt.held_out),
+        "ended": ENDINGS.index(reason),
+    }
+    writer.add(record, np.array(answer.ids, np.uint32), np.concatenate(answer.taps), np.concatenate(answer.likely))
+    progress.answers += 1
+    progress.answered += len(answer.ids) - answer.prompt_length

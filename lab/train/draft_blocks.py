@@ -4,13 +4,15 @@ A block is one draft: its anchor, the position of the last known token, and the 
 the target's hidden-state features, which a drafter reads.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from localdflash.base.errors import TrainingError
 from localdflash.lab.train.stored_answers import StoredAnswers
@@ -21,14 +23,21 @@ MIN_PROMPT_CONTEXT = 12  # ids before the first anchor in a prompt
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks of one sequence (prompt and answer) of T tokens."""
+    """N blocks in each of B sequences (prompt and answer). If a sequence has fewer, its last ones have no labels."""
 
-    taps: Tensor  # features [T, width] float32, of the tokens before the last anchor
-    anchors: Tensor  # [N] ascending positions, none above T
-    first: Tensor  # [N] token ids at the anchors
-    labels: Tensor  # [N, drafts] positions in the short vocabulary, or NO_TOKEN, or NOT_IN_SHORT
-    likely: Tensor  # [N, drafts, LIKELY_COUNT] short-vocabulary positions of the target's likeliest ids; 0 if outside
-    shares: Tensor  # [N, drafts, LIKELY_COUNT] their probabilities among these; 0 if outside
+    taps: Tensor  # features [T, width] float16: of all sequences, the tokens before a sequence's last anchor
+    positions: Tensor  # [T] of these tokens in their sequences
+    rows: Tensor  # [B, longest] rows of `taps`; after the end of a sequence any row, which no block sees
+    anchors: Tensor  # [B, N] ascending positions
+    first: Tensor  # [B, N] token ids at the anchors
+    labels: Tensor  # [B, N, drafts] positions in the short vocabulary, or NO_TOKEN, or NOT_IN_SHORT
+    likely: (
+        Tensor  # [B, N, drafts, LIKELY_COUNT] short-vocabulary positions of the target's likeliest ids; 0 if outside
+    )
+    shares: Tensor  # [B, N, drafts, LIKELY_COUNT] their probabilities among these; 0 if outside
+
+
+Choice = tuple[int, NDArray[np.int64]]  # number of an answer, and anchors in it
 
 
 class BlockSource:
@@ -49,8 +58,23 @@ class BlockSource:
         row = self.stored.index[number]
         return np.arange(int(row["prompt"]) - 1, int(row["length"]) - 1)
 
-    def blocks(self, number: int, anchors: NDArray[np.int64]) -> Blocks:
-        """Return the blocks of answer `number` at these positions."""
+    def batch(self, choices: Sequence[Choice], device: str = "cpu") -> Blocks:
+        """Return the blocks of several answers on a device."""
+        taps = [self._taps(number, int(anchors[-1])) for number, anchors in choices]
+        lengths = [len(each) for each in taps]
+        rows = pad_sequence(torch.arange(sum(lengths)).split(lengths), batch_first=True)
+        positions = torch.cat([torch.arange(length) for length in lengths])
+        columns = zip(*(self._columns(number, anchors) for number, anchors in choices), strict=True)
+        padded = [pad_sequence(each, True, fill) for each, fill in zip(columns, (0, 0, NO_TOKEN, 0, 0), strict=True)]
+        tensors = (torch.from_numpy(np.concatenate(taps)), positions, rows, *padded)
+        return Blocks(*(each.to(device) for each in tensors))
+
+    def _taps(self, number: int, end: int) -> NDArray[np.float16]:
+        start = int(self.stored.index[number]["start"])
+        return self.stored.taps[start : start + end]
+
+    def _columns(self, number: int, anchors: NDArray[np.int64]) -> tuple[Tensor, ...]:
+        """Return anchors, first, labels, likely and shares of the blocks of one answer."""
         row = self.stored.index[number]
         start, length = int(row["start"]), int(row["length"])
         ids = self.stored.tokens[start : start + length].astype(np.int64)
@@ -61,12 +85,17 @@ class BlockSource:
         likely = self._short[likely_ids["id"]]
         shares = np.where(likely >= 0, likely_ids["share"], 0).astype(np.float32)
         shares /= shares.sum(-1, keepdims=True).clip(1e-6)
-        taps = self.stored.taps[start : start + int(anchors[-1])].astype(np.float32)
-        tensors = (torch.from_numpy(x) for x in (taps, anchors, ids[anchors], labels, likely.clip(0), shares))
-        return Blocks(*tensors)
+        return tuple(torch.from_numpy(x) for x in (anchors, ids[anchors], labels, likely.clip(0), shares))
 
-    def endless(self, anchors: int, rng: np.random.Generator, in_prompt: int = 0) -> Iterator[Blocks]:
-        """Yield random sequences endlessly, each with `anchors` random anchors and `in_prompt` more in its prompt."""
+    def endless(
+        self, sequences: int, anchors: int, rng: np.random.Generator, in_prompt: int = 0, device: str = "cpu"
+    ) -> Iterator[Blocks]:
+        """Yield batches of random sequences endlessly, each with `anchors` random anchors and `in_prompt` more."""
+        choices = self._choices(anchors, rng, in_prompt)
+        while True:
+            yield self.batch(list(islice(choices, sequences)), device)
+
+    def _choices(self, anchors: int, rng: np.random.Generator, in_prompt: int) -> Iterator[Choice]:
         while True:
             for number in rng.permutation(self.training):
                 choice = self.answer_anchors(int(number))
@@ -74,13 +103,13 @@ class BlockSource:
                 if in_prompt:
                     more = rng.permutation(np.arange(MIN_PROMPT_CONTEXT, choice[0]))[:in_prompt]
                     chosen = np.concatenate((more, chosen))
-                yield self.blocks(int(number), np.sort(chosen))
+                yield int(number), np.sort(chosen)
 
     def channel_sizes(self, count: int, rng: np.random.Generator) -> Tensor:
         """Return the RMS of each feature channel [width] over `count` answers, without the first token, an outlier."""
         squares, rows = torch.zeros(self.stored.taps.shape[1], dtype=torch.float64), 0
         for number in rng.permutation(self.training)[:count]:
-            taps = self.blocks(int(number), self.answer_anchors(int(number))[-1:]).taps[1:]
-            squares += taps.double().square().sum(0)
+            taps = self._taps(int(number), int(self.answer_anchors(int(number))[-1]))[1:]
+            squares += torch.from_numpy(taps.astype(np.float64)).square().sum(0)
             rows += len(taps)
         return (squares / rows).sqrt().clamp_min(1e-3).float()

@@ -41,12 +41,14 @@ class TensorRows:
 class FrozenTarget:
     """Parts of the target that a drafter uses: embedding, head of the short vocabulary [S], norm, last layers."""
 
-    def __init__(self, path: Path, short: Tensor) -> None:
+    def __init__(self, path: Path, short: Tensor, device: str = "cpu") -> None:
         header = gguf.read_header(path)
         self.config = decoder_config(header)
-        self.embedding = TensorRows(header, "token_embd.weight")
+        embedding = TensorRows(header, "token_embd.weight")
         tied = self.config.tie_word_embeddings
-        self.head = (self.embedding if tied else TensorRows(header, "output.weight"))[short]  # [S, H]
+        self.head = (embedding if tied else TensorRows(header, "output.weight"))[short].to(device)  # [S, H]
+        on_cpu = device == "cpu"
+        self.embedding = embedding if on_cpu else gguf.load_tensor(header, "token_embd.weight").to(device)
         self.norm = gguf.load_tensor(header, "output_norm.weight")
         self._header = header
 
@@ -95,7 +97,7 @@ def fit_head_norms(drafter: DFlash, frozen: FrozenTarget, blocks: Blocks, sizes:
     """Initialise the query and key norms, which a Llama lacks, to the RMS of the drafter's queries and keys."""
     with torch.no_grad():
         fused = drafter.hidden_norm(drafter.fc(blocks.taps / sizes))
-        rows = frozen.embedding[blocks.first]
+        rows = frozen.embedding[blocks.first[0]]
         for layer in drafter.layers:
             assert isinstance(layer, Layer)
             attention = layer.self_attn
@@ -110,48 +112,54 @@ def fit_head_norms(drafter: DFlash, frozen: FrozenTarget, blocks: Blocks, sizes:
 
 
 def hidden_of(drafter: DFlash, frozen: FrozenTarget, blocks: Blocks, sizes: Tensor) -> Tensor:
-    """Return the normed hidden states [N, drafts, H] of the slots that propose tokens."""
-    config, count = drafter.config, len(blocks.anchors)
-    positions = torch.arange(len(blocks.taps))
-    context = drafter.context((blocks.taps / sizes).unsqueeze(0), positions)
-    slot_positions = blocks.anchors.unsqueeze(1) + torch.arange(config.block_size)
+    """Return the normed hidden states [B * N, drafts, H] of the slots that propose tokens."""
+    config, anchors, device = drafter.config, blocks.anchors.flatten(), blocks.anchors.device
+    context = drafter.context((blocks.taps / sizes).unsqueeze(0), blocks.positions)
+    slot_positions = anchors.unsqueeze(1) + torch.arange(config.block_size, device=device)
     cos, sin = rotary(slot_positions, config.decoder.head_dim, config.decoder.rope_theta)
-    unseen = positions >= blocks.anchors.unsqueeze(1)  # [N, T]
-    anchor, mask = frozen.embedding[blocks.first], frozen.embedding[torch.tensor([config.mask_token_id])]
-    x = torch.cat((anchor.unsqueeze(1), mask.expand(count, config.block_size - 1, -1)), 1) * config.embedding_scale
+    unseen = torch.arange(blocks.rows.shape[1], device=device) >= blocks.anchors.unsqueeze(-1)  # [B, N, longest]
+    masked = torch.full((1,), config.mask_token_id, device=device)
+    anchor, mask = frozen.embedding[blocks.first.flatten()], frozen.embedding[masked]
+    slots = mask.expand(len(anchors), config.block_size - 1, -1)
+    x = torch.cat((anchor.unsqueeze(1), slots), 1) * config.embedding_scale
     for number, layer in enumerate(drafter.layers):
         assert isinstance(layer, Layer)
         first = config.first_slot if number == len(drafter.layers) - 1 else 0
         q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
-        heads = attend(q[:, :, first:], k, v, context[number], unseen)
+        keys, values = (pad_context(each, blocks.rows) for each in context[number])
+        heads = attend(q[:, :, first:], k, v, keys, values, unseen)
         x = x[:, first:] + layer.self_attn.merge(heads)
         x = x + layer.mlp(layer.post_attention_layernorm(x))
     return drafter.norm(x)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, context: tuple[Tensor, Tensor], unseen: Tensor) -> Tensor:
-    """Attend from q [N, heads, S, hd] to the visible context and to the same block; return heads [N, heads, S, hd].
+def pad_context(x: Tensor, rows: Tensor) -> Tensor:
+    """Select the `rows` [B, longest] of x [1, kv_heads, T, hd]; return [B, kv_heads, longest, hd]."""
+    return x[0].index_select(1, rows.flatten()).unflatten(1, rows.shape).transpose(0, 1)
 
-    k, v: [N, kv_heads, block, hd]; those of the context: [1, kv_heads, T, hd]; `unseen` [N, T] masks the context.
+
+def attend(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, unseen: Tensor) -> Tensor:
+    """Attend from q [B * N, heads, S, hd] to the visible context and to the same block; return the shape of q.
+
+    k, v: [B * N, kv_heads, block, hd]; `keys`, `values`: those of the context, [B, kv_heads, T, hd]; `unseen`
+    [B, N, T] masks the context.
     """
-    count, heads, slots, size = q.shape
-    kv_heads = k.shape[1]
-    group = heads // kv_heads
-    queries = q.reshape(count, kv_heads, group * slots, size)
-    flat = queries.transpose(0, 1).reshape(kv_heads, -1, size)
-    context_scores = (flat @ context[0][0].mT).view(kv_heads, count, group * slots, -1).transpose(0, 1)
-    context_scores = context_scores.masked_fill(unseen[:, None, None], -torch.inf)
-    block_scores = queries @ k.mT
-    weights = (torch.cat((context_scores, block_scores), -1) * size**-0.5).softmax(-1)
-    length = context_scores.shape[-1]
-    over_context = weights[..., :length].transpose(0, 1).reshape(kv_heads, -1, length) @ context[1][0]
-    over_context = over_context.view(kv_heads, count, group * slots, size).transpose(0, 1)
-    return (over_context + weights[..., length:] @ v).reshape(count, heads, slots, size)
+    blocks, length, kv_heads = unseen.shape[:2], unseen.shape[2], k.shape[1]
+    queries = q.reshape(*blocks, kv_heads, -1, q.shape[-1])  # [B, N, kv_heads, group * S, hd]
+    flat = queries.transpose(1, 2).flatten(2, 3)
+    context_scores = (flat @ keys.mT).unflatten(2, (blocks[1], -1)).transpose(1, 2)
+    context_scores = context_scores.masked_fill(unseen[:, :, None, None], -torch.inf)
+    block_scores = queries @ k.unflatten(0, blocks).mT
+    weights = (torch.cat((context_scores, block_scores), -1) * q.shape[-1] ** -0.5).softmax(-1)
+    over_context = weights[..., :length].transpose(1, 2).flatten(2, 3) @ values
+    over_context = over_context.unflatten(2, (blocks[1], -1)).transpose(1, 2)
+    return (over_context + weights[..., length:] @ v.unflatten(0, blocks)).reshape(q.shape)
 
 
 def logits_of(drafter: DFlash, frozen: FrozenTarget, blocks: Blocks, sizes: Tensor) -> Tensor:
-    """Return the logits [N, drafts, S] over the short vocabulary."""
-    return drafter.logits(hidden_of(drafter, frozen, blocks, sizes), frozen.head)
+    """Return the logits [B, N, drafts, S] over the short vocabulary."""
+    hidden = hidden_of(drafter, frozen, blocks, sizes).unflatten(0, blocks.anchors.shape)
+    return drafter.logits(hidden, frozen.head)
 
 
 def weighted_loss(logits: Tensor, blocks: Blocks) -> tuple[Tensor, Tensor]:
@@ -173,7 +181,7 @@ def weighted_loss(logits: Tensor, blocks: Blocks) -> tuple[Tensor, Tensor]:
 
 
 def count_accepted(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the number of drafted tokens of each block [N] that the target would accept."""
+    """Return the number of drafted tokens of each block [B, N] that the target would accept."""
     return (logits.argmax(-1) == labels).long().cumprod(-1).sum(-1)
 
 

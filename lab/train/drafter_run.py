@@ -7,9 +7,9 @@ import copy
 import json
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.base.errors import TrainingError
 from localdflash.lab.train import short_vocabulary
-from localdflash.lab.train.draft_blocks import BlockSource
+from localdflash.lab.train.draft_blocks import NO_TOKEN, Blocks, BlockSource
 from localdflash.lab.train.drafter_pass import (
     FrozenTarget,
     count_accepted,
@@ -28,7 +28,7 @@ from localdflash.lab.train.drafter_pass import (
 )
 from localdflash.lab.train.muon import Muon
 from localdflash.lab.train.pair_export import our_fields, write_drafter_for, write_drafter_safetensors
-from localdflash.lab.train.resumable_run import Reporter, ResumableRun, State, smoothed
+from localdflash.lab.train.resumable_run import Reporter, ResumableRun, State, clock_on, smoothed
 from localdflash.lab.train.training_pictures import draw_drafter_training
 from localdflash.lab.train.training_prompts import KINDS
 from localdflash.models.weights.gguf import read_header
@@ -56,7 +56,8 @@ class StoredAnswersRun(ResumableRun):
     """Training run in a folder: `last.pt`, `log.jsonl`, `training.png`. `sizes`: see drafter_pass.py."""
 
     def __init__(self, drafter: DFlash, frozen: FrozenTarget, sizes: Tensor, folder: Path, schedule: Schedule) -> None:
-        super().__init__(folder, time.process_time, schedule.save_seconds)
+        self._device = sizes.device.type
+        super().__init__(folder, clock_on(self._device), schedule.save_seconds)
         self.drafter, self.frozen, self.sizes, self.schedule = drafter, frozen, sizes, schedule
         self.average = copy.deepcopy(drafter).requires_grad_(False)
         self.optimizers = build_optimizers(drafter, schedule.learning_rate)
@@ -67,7 +68,8 @@ class StoredAnswersRun(ResumableRun):
     def train(self, source: BlockSource, minutes: float, reporter: Reporter) -> None:
         """Train for `minutes` more; Ctrl-C saves a checkpoint."""
         schedule = self.schedule
-        stream = source.endless(schedule.anchors, np.random.default_rng([7, self.step]), schedule.in_prompt)
+        rng = np.random.default_rng([7, self.step])
+        stream = source.endless(schedule.sequences, schedule.anchors, rng, schedule.in_prompt, self._device)
         began, last_measured, seconds, smooth = time.monotonic(), self.spent, minutes * 60, dict[str, float]()
         with self.timed():
             while (elapsed := time.monotonic() - began) < seconds:
@@ -83,19 +85,15 @@ class StoredAnswersRun(ResumableRun):
                 self.save_if_due()
         self._log_measurement(source, reporter)
 
-    def _one_step(self, stream: Any) -> dict[str, float]:
+    def _one_step(self, stream: Iterator[Blocks]) -> dict[str, float]:
         rate = self.schedule.learning_rate * min(1.0, (self.step + 1) / self.schedule.warm_up)
-        losses, weights, accepted = 0.0, 0.0, []
-        for _ in range(self.schedule.sequences):
-            blocks = next(stream)
-            with autocast_to(product_type()):
-                logits = logits_of(self.drafter, self.frozen, blocks, self.sizes).float()
-            loss, weight = weighted_loss(logits, blocks)
-            (loss / (2.0 * self.schedule.sequences * self.schedule.anchors)).backward()
-            losses, weights = losses + loss.item(), weights + weight.item()
-            accepted.append(count_accepted(logits.detach(), blocks.labels).float())
+        blocks = next(stream)
+        with autocast_on(self._device):
+            logits = logits_of(self.drafter, self.frozen, blocks, self.sizes).float()
+        loss, weight = weighted_loss(logits, blocks)
+        (loss / (2.0 * self.schedule.sequences * self.schedule.anchors)).backward()
         norm = nn.utils.clip_grad_norm_(self.drafter.parameters(), 1.0).item()
-        self.check_finite(losses, norm)
+        self.check_finite(loss.item(), norm)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate * group.get("share", 1.0)
@@ -105,7 +103,9 @@ class StoredAnswersRun(ResumableRun):
         with torch.no_grad():
             for mean, current in zip(self.average.parameters(), self.drafter.parameters(), strict=True):
                 mean.lerp_(current, 1 - decay)
-        return {"loss": losses / max(weights, 1e-9), "tau": 1.0 + torch.cat(accepted).mean().item(), "norm": norm}
+        accepted = count_accepted(logits.detach(), blocks.labels)[blocks.labels[..., 0] != NO_TOKEN].float()
+        mean_loss = loss.item() / max(weight.item(), 1e-9)
+        return {"loss": mean_loss, "tau": 1.0 + accepted.mean().item(), "norm": norm}
 
     @torch.no_grad()
     def measure(self, source: BlockSource, count: int) -> dict[str, float]:
@@ -113,8 +113,8 @@ class StoredAnswersRun(ResumableRun):
         tokens, steps = defaultdict[str, int](int), defaultdict[str, int](int)
         for number in source.held_out[:count]:
             anchors = source.answer_anchors(int(number))
-            blocks = source.blocks(int(number), anchors)
-            accepted = count_accepted(logits_of(self.average, self.frozen, blocks, self.sizes), blocks.labels)
+            blocks = source.batch([(number, anchors)], self._device)
+            accepted = count_accepted(logits_of(self.average, self.frozen, blocks, self.sizes), blocks.labels)[0]
             for name in ("held_out", f"held_out_{KINDS[source.stored.index[number]['kind']]}"):
                 tokens[name] += len(anchors)
                 steps[name] += count_verify_steps(accepted)
@@ -155,20 +155,21 @@ class StoredAnswersRun(ResumableRun):
         self.average.load_state_dict(state["average"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
-        self.sizes = state["sizes"]
+        self.sizes = state["sizes"].to(self._device)
         if state["slots"] != self._slots:
             raise TrainingError(f"{self.checkpoint}: trained for other slots; use its --block-size and --first-slot")
 
 
-def product_type() -> torch.dtype:
-    """Return the type of matrix products: bfloat16 if this CPU has units for it (twice as fast), else float32."""
-    features = torch.cpu.get_capabilities()
-    return torch.bfloat16 if features.get("avx512_bf16") or features.get("amx_bf16") else torch.float32
+def product_type(device: str) -> torch.dtype:
+    """Return the type of matrix products: bfloat16 on a GPU, and on a CPU with units for it, else float32."""
+    has_units = device != "cpu" or any(map(torch.cpu.get_capabilities().get, ("avx512_bf16", "amx_bf16")))
+    return torch.bfloat16 if has_units else torch.float32
 
 
-def autocast_to(dtype: torch.dtype) -> torch.autocast:
-    """Return a context in which matrix products run in this type; weights and sums stay float32."""
-    return torch.autocast("cpu", dtype, enabled=dtype != torch.float32)
+def autocast_on(device: str) -> torch.autocast:
+    """Return a context in which matrix products run in `product_type`; weights and sums stay float32."""
+    dtype = product_type(device)
+    return torch.autocast(device, dtype, enabled=dtype != torch.float32)
 
 
 def _numbers(values: dict[str, float]) -> str:
@@ -184,7 +185,7 @@ def build_optimizers(drafter: DFlash, learning_rate: float) -> list[torch.optim.
         {"params": [drafter.fc.weight], "share": FUSE_SHARE},
     ]
     return [
-        Muon(matrices, learning_rate, dtype=product_type()),
+        Muon(matrices, learning_rate, dtype=product_type(drafter.fc.weight.device.type)),
         torch.optim.AdamW(groups, learning_rate, (0.9, 0.95), weight_decay=0.0),
     ]
 
@@ -194,7 +195,7 @@ def serving_drafter(run: StoredAnswersRun) -> DFlash:
     drafter = copy.deepcopy(run.average)
     with torch.no_grad():
         drafter.fc.weight.div_(run.sizes)
-    return drafter.eval()
+    return drafter.cpu().eval()
 
 
 def export_drafter(run: StoredAnswersRun, run_folder: Path, target: Path, folder: Path, target_layers: int) -> None:

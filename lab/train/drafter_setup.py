@@ -45,13 +45,14 @@ def prepare(
     options: DrafterOptions,
     schedule: Schedule,
     report: Callable[[str], None],
+    device: str = "cpu",
 ) -> tuple[StoredAnswersRun, BlockSource]:
     """Return a run that starts or resumes in `run_folder`, and the source of its blocks: the answers in `folder`."""
     stored = StoredAnswers.load(folder / "answers")
     tokenizer = Tokenizer.load(target)
     run_folder.mkdir(parents=True, exist_ok=True)
     short = _short_vocabulary(run_folder / short_vocabulary.FILE, stored, tokenizer, options, report)
-    frozen = drafter_pass.FrozenTarget(target, short.long())
+    frozen = drafter_pass.FrozenTarget(target, short.long(), device)
     taps = stored.about["taps"]
     assert isinstance(taps, list)
     config = _drafter_config(frozen.config, tokenizer, tuple(taps), options, target)
@@ -59,11 +60,11 @@ def prepare(
     rng = np.random.default_rng(0)
     sizes = source.channel_sizes(SCALE_ANSWERS, rng)
     if options.start:
-        drafter = _load_scaled(options.start, sizes)
+        drafter = _load_scaled(options.start, sizes).to(device)
     else:
-        drafter = drafter_pass.start_from(frozen, config, sizes)
-        drafter_pass.fit_head_norms(drafter, frozen, next(source.endless(64, rng)), sizes)
-    run = StoredAnswersRun(drafter, frozen, sizes, run_folder, schedule)
+        drafter = drafter_pass.start_from(frozen, config, sizes).to(device)
+        drafter_pass.fit_head_norms(drafter, frozen, next(source.endless(1, 64, rng, device=device)), sizes.to(device))
+    run = StoredAnswersRun(drafter, frozen, sizes.to(device), run_folder, schedule)
     report(
         f"{len(source.training):,} answers to learn from, {len(source.held_out):,} held out,"
         f" {stored.count_answer_tokens():,} answer tokens; step {run.step}"

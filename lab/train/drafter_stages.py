@@ -4,20 +4,23 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 from localdflash.base.errors import ModelError, TrainingError
 from localdflash.base.machine.cores import physical_cores
 from localdflash.lab.train import batched_answers, training_needs, training_prompts
+from localdflash.lab.train.batched_answers import Parallel
 from localdflash.lab.train.drafter_run import Schedule
 from localdflash.lab.train.drafter_setup import DrafterOptions, mask_of
-from localdflash.lab.train.parallel_target import Parallel
 from localdflash.lab.train.questions import Question
 from localdflash.lab.train.resumable_run import Reporter
 from localdflash.lab.train.stored_answers import AnswerWriter, read_about
 from localdflash.lab.train.training_needs import TrainingNeeds
-from localdflash.models.memory.free import system_budget
+from localdflash.models.memory.fit import MemoryBudget
+from localdflash.models.memory.free import MARGIN, system_budget
 from localdflash.models.registry.download import link_or_copy
 from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.models.shapes.gguf_config import decoder_config
@@ -38,9 +41,15 @@ class DrafterWork:
     tokens: int  # of answers, in total
     minutes: float  # of training in this call
     taps: tuple[int, ...] | None = None  # None: as in the stored answers or `options.start`, else `default_taps`
-    backend: str = "cpu"  # runs the target: cpu or llama.cpp
+    backend: str | None = None  # runs the target: cpu or llama.cpp; None: torch on a GPU, else cpu
     threads: int = 0  # of llama.cpp; 0: one per core
     fim: FimFormat | None = None  # prompts are completions in this format; None: prompts are questions
+    device: str = "cpu"  # trains the drafter
+
+    @property
+    def answers_on_gpu(self) -> bool:
+        """Return whether torch runs the target on a GPU."""
+        return self.device == "cuda" and not self.backend
 
 
 def write_prompts(
@@ -80,12 +89,22 @@ def check_and_plan(work: DrafterWork) -> TrainingNeeds:
     if not work.options.start:
         mask_of(work.options, encoder.tokenizer)
     _check_answers(work, taps)
-    size, answers = work.target.stat().st_size, work.folder / "answers"
-    options, sizes = work.options, training_needs.COMPLETIONS if work.fim else training_needs.QUESTIONS
-    needs = training_needs.needs(config, size, taps, work.tokens, options.layers, options.short, system_budget(), sizes)
+    answers, options = work.folder / "answers", work.options
+    size, budget, most = work.target.stat().st_size, system_budget(), training_needs.CPU_SEQUENCES
+    if work.answers_on_gpu:
+        size = 4 * sum(prod(info.shape) for info in header.tensors.values())
+        budget, most = _gpu_budget(), training_needs.SEQUENCE_COUNTS[0]
+    sizes = training_needs.COMPLETIONS if work.fim else training_needs.QUESTIONS
+    needs = training_needs.needs(config, size, taps, work.tokens, options.layers, options.short, budget, sizes, most)
     stored_bytes = sum(file.stat().st_size for file in answers.glob("*.bin")) if answers.is_dir() else 0
     training_needs.check_disk(needs, stored_bytes, shutil.disk_usage(_nearest_existing(work.folder)).free, work.folder)
     return needs
+
+
+def _gpu_budget() -> MemoryBudget:
+    import torch
+
+    return MemoryBudget(torch.cuda.mem_get_info()[0], MARGIN, "GPU memory")
 
 
 def _check_answers(work: DrafterWork, taps: tuple[int, ...]) -> None:
@@ -110,18 +129,24 @@ def taps_of(work: DrafterWork) -> tuple[int, ...]:
 
 def answer(work: DrafterWork, sequences: int, reporter: Reporter) -> None:
     """Generate and store the target's answers to the prompts."""
-    encoder, engine = batched_answers.PromptEncoder(work.target, work.fim), _engine(work, sequences)
-    try:
-        about = {"sha256": sha256_of(work.target), "taps": list(taps_of(work)), "hidden_size": engine.hidden_size}
-        with AnswerWriter(work.folder / "answers", about) as writer:
-            prompts = training_prompts.read(work.folder / PROMPTS)
+    encoder, taps = batched_answers.PromptEncoder(work.target, work.fim), taps_of(work)
+    hidden_size = decoder_config(read_header(work.target)).hidden_size
+    about = {"sha256": sha256_of(work.target), "taps": list(taps), "hidden_size": hidden_size}
+    prompts = training_prompts.read(work.folder / PROMPTS)
+    with AnswerWriter(work.folder / "answers", about) as writer:
+        if work.answers_on_gpu:
+            from localdflash.backends.reference.gguf_decoder import load_decoder
+            from localdflash.lab.train import gpu_answers
+
+            model = load_decoder(work.target).to(work.device)
+            gpu_answers.answer_prompts(model, taps, sequences, encoder, prompts, writer, work.tokens, reporter)
+            return
+        with closing(_engine(work, sequences)) as engine:
             batched_answers.answer_prompts(engine, encoder, prompts, writer, work.tokens, reporter)
-    finally:
-        engine.close()
 
 
 def _engine(work: DrafterWork, sequences: int) -> Parallel:
-    if work.backend == "cpu":
+    if work.backend != "llama.cpp":
         from localdflash.lab.train.parallel_cpu import ParallelCpuTarget
 
         return ParallelCpuTarget(work.target, sequences, batched_answers.CONTEXT, taps_of(work))
@@ -146,7 +171,9 @@ def train(work: DrafterWork, schedule: Schedule, reporter: Reporter) -> None:
 
     torch.manual_seed(0)
     run_folder = work.folder / "training"
-    run, source = drafter_setup.prepare(work.folder, work.target, run_folder, work.options, schedule, reporter.say)
+    run, source = drafter_setup.prepare(
+        work.folder, work.target, run_folder, work.options, schedule, reporter.say, work.device
+    )
     if before := run.measure(source, schedule.measured):
         reporter.say(f"before: {before['held_out']:.3f} tokens per verify step on held-out prompts")
     run.train(source, work.minutes, reporter)

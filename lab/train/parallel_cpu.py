@@ -28,8 +28,8 @@ from localdflash.backends.cpu.cpu_library import MAX_ROWS, ThreadPool, address, 
 from localdflash.backends.cpu.packing import GROUP, PANEL
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.engine.common_prefix import count_common_prefix
+from localdflash.lab.train.batched_answers import ParallelStep
 from localdflash.lab.train.drafter_pass import TensorRows
-from localdflash.lab.train.parallel_target import ParallelStep
 from localdflash.lab.train.stored_answers import find_likeliest
 from localdflash.models.weights import gguf
 
@@ -206,7 +206,7 @@ class ParallelCpuTarget:
         for slot in slots:
             self.lengths[slot] += 1
         logits = self._logits[:count, : self.vocab_size]
-        return ParallelStep(taps.reshape(count, -1), logits.argmax(-1), find_likeliest(logits))
+        return ParallelStep(taps.reshape(count, -1), logits.argmax(-1), find_likeliest(torch.from_numpy(logits)))
 
     def _read_normed(self, weight: Floats, count: int) -> None:
         """Normalise the residual stream with this weight and quantize it into the rows of its width."""

@@ -5,39 +5,17 @@ Logits may differ from autoregressive decoding in the last bits, which training 
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import llama_cpp.llama_cpp as api
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from localdflash.backends.llamacpp import llama_library
 from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
+from localdflash.lab.train.batched_answers import ParallelStep
 from localdflash.lab.train.stored_answers import find_likeliest
-
-
-class ParallelStep(NamedTuple):
-    """Result of a step of N slots."""
-
-    taps: NDArray[np.float32]  # features [N, n_taps * H]
-    newest: NDArray[np.int64]  # [N], likeliest id; the lowest of equally likely ids
-    likely: NDArray[np.void]  # LIKELY [N, LIKELY_COUNT]
-
-
-class Parallel(Protocol):
-    """Engine that decodes `sequences` conversations, each in a slot; features are the outputs of some layers."""
-
-    sequences: int
-    hidden_size: int
-
-    def begin(self, slot: int, prompt: Sequence[int]) -> NDArray[np.float32]:
-        """Prefill all but the last of a prompt's T tokens; return their features [T - 1, n_taps * H]."""
-
-    def step(self, slots: Sequence[int], tokens: Sequence[int]) -> ParallelStep:
-        """Decode one token in each of these slots; `tokens` are the newest, not yet decoded ones."""
-
-    def close(self) -> None:
-        """Free the engine's resources; it cannot be used afterwards."""
 
 
 class ParallelTarget:
@@ -90,7 +68,7 @@ class ParallelTarget:
         for slot in slots:
             self.lengths[slot] += 1
         logits = self._read_logits(len(rows))
-        return ParallelStep(self._read_taps(len(rows)), logits.argmax(-1), find_likeliest(logits))
+        return ParallelStep(self._read_taps(len(rows)), logits.argmax(-1), find_likeliest(torch.from_numpy(logits)))
 
     def close(self) -> None:
         """See `Parallel`."""

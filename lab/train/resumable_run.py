@@ -26,6 +26,11 @@ class Reporter(Protocol):
         """Show the finished share, 0 to 1, with a text."""
 
 
+def clock_on(device: str) -> Callable[[], float]:
+    """Return the clock of a run: processor time on a CPU, which other programs use too, else wall-clock time."""
+    return time.process_time if device == "cpu" else time.monotonic
+
+
 class ResumableRun(ABC):
     """Training run in a folder: call `resume` when the model exists, and train inside `with self.timed()`."""
 

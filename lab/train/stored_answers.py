@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
+from torch import Tensor
 
 from localdflash.base.errors import TrainingError
 
@@ -34,7 +35,6 @@ RECORD = np.dtype(
     ]
 )
 ENDINGS = ("end", "limit", "repeats")  # an end token, the maximum length, a repetition
-MAX_FLOAT16 = 65504.0
 LIKELY_COUNT = 16  # likeliest ids stored for each position
 LIKELY = np.dtype([("id", "<u4"), ("share", "<f2")])  # share: probability among the stored ids
 ROW_FILES = ("tokens.bin", "taps.bin", "likely.bin")  # a row for each id
@@ -107,21 +107,21 @@ class AnswerWriter:
             file.truncate(self._rows * size)
 
     def add(
-        self, record: Mapping[str, int], ids: NDArray[np.uint32], taps: NDArray[np.floating], likely: NDArray[np.void]
+        self, record: Mapping[str, int], ids: NDArray[np.uint32], taps: NDArray[np.float16], likely: NDArray[np.void]
     ) -> None:
         """Append an answer: ids [T] with the prompt, features [T - 1, width], LIKELY [A, LIKELY_COUNT] of its A ids.
 
         `record` has the fields number, kind, held_out and ended.
         """
-        assert taps.shape == (len(ids) - 1, self._width)
+        assert (taps.shape, taps.dtype) == ((len(ids) - 1, self._width), np.float16)
         prompt = len(ids) - len(likely)
-        rows, likely_ids = np.zeros((len(ids), self._width), np.float16), np.zeros((len(ids), LIKELY_COUNT), LIKELY)
-        rows[:-1] = np.clip(taps, -MAX_FLOAT16, MAX_FLOAT16)
+        likely_ids = np.zeros((len(ids), LIKELY_COUNT), LIKELY)
         likely_ids[prompt:] = likely
         fields = tuple(record[name] for name in ("number", "kind", "held_out", "ended"))
         with _disk_errors(self._files[0]):
             ids.astype("<u4").tofile(self._files[0])
-            rows.tofile(self._files[1])
+            taps.tofile(self._files[1])
+            np.zeros(self._width, np.float16).tofile(self._files[1])
             likely_ids.tofile(self._files[2])
         self._records.append((self._rows, prompt, len(ids), *fields, 0))
         self._rows += len(ids)
@@ -171,15 +171,15 @@ def _sync(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
-def find_likeliest(logits: NDArray[np.float32]) -> NDArray[np.void]:
+def find_likeliest(logits: Tensor) -> NDArray[np.void]:
     """Return the likeliest ids of logits [N, vocabulary] and their shares among themselves: LIKELY [N, LIKELY_COUNT].
 
     Soft labels need a tenth of the tokens that hard labels need (arXiv 1503.02531, 2310.08461).
     """
-    best = torch.topk(torch.from_numpy(logits), min(LIKELY_COUNT, logits.shape[-1]))
+    best = torch.topk(logits, min(LIKELY_COUNT, logits.shape[-1]))
     found = np.zeros((len(logits), LIKELY_COUNT), LIKELY)
-    found["id"][:, : best.indices.shape[-1]] = best.indices.numpy()
-    found["share"][:, : best.indices.shape[-1]] = best.values.softmax(-1).numpy()
+    found["id"][:, : best.indices.shape[-1]] = best.indices.cpu().numpy()
+    found["share"][:, : best.indices.shape[-1]] = best.values.softmax(-1).cpu().numpy()
     return found
 
 

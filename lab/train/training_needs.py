@@ -15,7 +15,8 @@ from localdflash.models.shapes.decoder_config import DecoderConfig
 MAX_VOCAB_SIZE = 1 << 17  # larger vocabularies are untested, and labels would take more memory
 PROGRAM_BYTES = 700 << 20  # Python with torch and llama.cpp
 COPIES = 5  # of a drafter's weights: the weights, gradients, average and momenta
-SEQUENCE_COUNTS = (64, 32, 16, 8, 4, 2, 1)
+SEQUENCE_COUNTS = (2048, 1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
+CPU_SEQUENCES = 64  # more are not faster
 
 
 class PromptSizes(NamedTuple):
@@ -55,13 +56,15 @@ def needs(
     short: int,
     budget: MemoryBudget,
     prompts: PromptSizes = QUESTIONS,
+    most: int = CPU_SEQUENCES,
 ) -> TrainingNeeds:
-    """Return the needs for `tokens` answer ids; OutOfMemory if training, or one answer at a time, does not fit."""
+    """Return the needs for `tokens` answer ids and at most `most` sequences; OutOfMemory if one does not fit."""
     width = len(taps) * config.hidden_size
     slot = _slot(config, width, prompts.longest)
     disk = round(tokens * (1 + prompts.share)) * (2 * width + 4 + LIKELY_COUNT * LIKELY.itemsize)
     training = PROGRAM_BYTES + 4 * COPIES * _drafter_weights(config, width, layers) + 8 * short * config.hidden_size
-    sequences = next((n for n in SEQUENCE_COUNTS if _fits(PROGRAM_BYTES + target + n * slot, budget)), 0)
+    counts = [count for count in SEQUENCE_COUNTS if count <= most]
+    sequences = next((n for n in counts if _fits(PROGRAM_BYTES + target + n * slot, budget)), 0)
     answering = PROGRAM_BYTES + target + max(sequences, 1) * slot
     for stage, size in (("answering", answering), ("training", training)):
         if not _fits(size, budget):

@@ -12,16 +12,15 @@ import torch
 import torch.nn.functional as F
 
 from localdflash.backends.reference.decoder import Decoder, causal
-from localdflash.lab.train import adapter_attention, adapter_data, adapter_training
+from localdflash.lab.train import adapter_data, adapter_training
 from localdflash.lab.train.adapter import AdaptedEmbedding, AdaptedLinear, Adapter
 from localdflash.lab.train.adapter_attention import attend_within
-from localdflash.lab.train.adapter_data import FimDataset
-from localdflash.lab.train.adapter_examples import FimExample
-from localdflash.lab.train.adapter_pass import CHUNK_ROWS, weighted_loss
-from localdflash.lab.train.adapter_training import AdapterRun, AdapterSchedule
+from localdflash.lab.train.adapter_data import FimDataset, FimExample
+from localdflash.lab.train.adapter_pass import CHUNK_ROWS, Pass, weighted_loss
+from localdflash.lab.train.adapter_training import AdapterRun
 from localdflash.lab.train.loop import initialise
-from localdflash.models.shapes.decoder_config import DecoderConfig
 from tests.support.reports import RecordedReport
+from tests.support.tiny_adapter import SCHEDULE, TINY, numbers, tiny_adapter, tiny_examples
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TOKENS = (3, 5, 16)
@@ -62,12 +61,11 @@ def test_a_decoder_with_adapters_equals_the_merged_decoder() -> None:
 
 
 @pytest.mark.parametrize("lengths", [[1], [8], [20, 1, 13]])
-def test_packed_attention_equals_separate_attention(lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapter_attention, "BLOCK_QUERIES", 8)
+def test_packed_attention_equals_separate_attention(lengths: list[int]) -> None:
     torch.manual_seed(0)
     ours = [torch.randn(1, heads, sum(lengths), 16, requires_grad=True) for heads in (6, 2, 2)]
     back = torch.randn(1, 6, sum(lengths), 16)
-    found = attend_within(lengths)(0, *ours)
+    found = attend_within(lengths, torch.device("cpu"))(0, *ours)
     parts = zip(*(torch.split(each, lengths, 2) for each in ours), strict=True)
     expected = torch.cat(
         [F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True) for q, k, v in parts], 2
@@ -98,43 +96,11 @@ def test_chunked_loss_and_gradients_equal_those_of_the_whole_head() -> None:
         torch.testing.assert_close(one, other)
 
 
-# 64 ids, of which 14, 15 and 16 are markers.
-TINY = DecoderConfig(64, 32, 2, 2, 1, 16, 48, context_length=256, tie_word_embeddings=True, qk_norm=False)
-
-
 def noisy(parameters: Iterable[torch.Tensor]) -> None:
     """Add noise to the parameters, as after training."""
     with torch.no_grad():
         for parameter in parameters:
             parameter.add_(torch.randn(parameter.shape) * 0.1)
-
-
-def tiny_adapter() -> Adapter:
-    """Return an adapter on a random decoder with a fixed seed."""
-    torch.manual_seed(0)
-    model = Decoder(TINY)
-    initialise(model)
-    with torch.no_grad():
-        model.embed_tokens.weight.mul_(20)  # it is the head, which stays as it is
-    return Adapter(model, 4, (3, 5, 14, 15, 16), torch.float32)
-
-
-def tiny_examples(folder: Path, count: int) -> FimDataset:
-    """Write code examples with equal middles, and chat examples."""
-    rng = np.random.default_rng(count)
-    found = []
-    for number in range(count):
-        first = int(rng.integers(20, 40))
-        before, after = list(range(first, first + 4)), [int(rng.integers(20, 60))]
-        prompt = [15, *after, 14, *before, 16]
-        middle = [50, 51, 52, 53][: int(rng.integers(2, 5))]
-        kind = ("python", "rest") if number % 3 else ("chat", "chat")
-        found.append(FimExample([*prompt, *middle, 0], len(prompt), *kind))
-    adapter_data.write(folder, found)
-    return FimDataset.load(folder)
-
-
-SCHEDULE = AdapterSchedule(2000, 1e-2, step_tokens=100, save_seconds=1e9, measure_seconds=1e9, measured=4)
 
 
 @pytest.fixture
@@ -152,8 +118,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[FimDataset, FimDatas
     return tiny_examples(folder / "train", 60), tiny_examples(folder / "held_out", 9)
 
 
-def numbers(run: AdapterRun) -> list[torch.Tensor]:
-    return [parameter.detach().clone() for _, parameter in run.adapter.parameters()]
+def test_all_tensors_of_a_pass_are_on_the_device_of_the_weights() -> None:
+    model = Decoder(TINY).to("meta")  # no numbers; an operation on tensors of different devices fails
+    adapter = Adapter(model, 4, TOKENS, torch.bfloat16)
+    adapter.merge()
+    batch = Pass.of(EXAMPLES, "meta")
+    hidden, _ = model(batch.ids[None], batch.positions[None], attend_within(batch.lengths, batch.ids.device))
+    loss = weighted_loss(hidden[0, batch.label_rows], batch.labels, batch.weights, adapter.embedding)
+    (loss.total / 2).backward()
+    assert all(parameter.grad is not None and parameter.grad.is_meta for _, parameter in adapter.parameters())
 
 
 def steps(folder: Path) -> list[int]:
@@ -210,7 +183,10 @@ def test_a_killed_run_continues_with_the_same_numbers(
     assert steps(tmp_path / "parts") == steps(tmp_path / "whole")
 
 
-EXAMPLES = [FimExample([15, 14, 7, 16, 49_000, 0], 4, "python", "rest"), FimExample([1, 2, 3], 2, "chat", "chat")]
+EXAMPLES = [
+    FimExample(np.array([15, 14, 7, 16, 49_000, 0]), 4, "python", "rest"),
+    FimExample(np.array([1, 2, 3]), 2, "chat", "chat"),
+]
 
 
 def test_an_interrupted_write_leaves_no_dataset(tmp_path: Path) -> None:
@@ -222,4 +198,8 @@ def test_an_interrupted_write_leaves_no_dataset(tmp_path: Path) -> None:
         adapter_data.write(tmp_path / "train", broken())  # type: ignore[arg-type]
     assert not (tmp_path / "train").exists()
     adapter_data.write(tmp_path / "train", EXAMPLES)
-    assert len(FimDataset.load(tmp_path / "train")) == 2
+    written = FimDataset.load(tmp_path / "train")
+    assert [written[number].ids.tolist() for number in range(2)] == [example.ids.tolist() for example in EXAMPLES]
+    wide = np.fromfile(tmp_path / "train" / "tokens.bin", np.uint16).astype(np.uint32)
+    wide.tofile(tmp_path / "train" / "tokens.bin")  # as in older folders
+    assert FimDataset.load(tmp_path / "train")[0].ids.tolist() == EXAMPLES[0].ids.tolist()

@@ -98,7 +98,7 @@ def test_answers_of_one_split_are_mixed_in_up_to_a_number_of_ids(tmp_path: Path)
         for number in range(8):
             record = {"number": number, "kind": 0, "held_out": number % 2, "ended": 0}
             ids = np.full(800 if number == 0 else 10, number, np.uint32)
-            writer.add(record, ids, np.zeros((len(ids) - 1, 2), np.float32), np.zeros((4, LIKELY_COUNT), LIKELY))
+            writer.add(record, ids, np.zeros((len(ids) - 1, 2), np.float16), np.zeros((4, LIKELY_COUNT), LIKELY))
     found = list(chat_examples(tmp_path, False, 1000, 0))
     assert sorted(one.ids[0] for one in found) == [2, 4, 6]  # what is too long is left out
     assert all((len(one.ids), one.prompt, one.language, one.kind) == (10, 6, "chat", "chat") for one in found)

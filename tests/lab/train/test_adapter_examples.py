@@ -88,12 +88,13 @@ def test_the_prompt_equals_that_of_a_completion(
     monkeypatch.setattr(GapSampler, "sample", lambda *_: gap)
     example = maker.sample("shop/orders.py", random.Random(0))
     prompt, word = completion_prompt(tokenizer, CODE[:start], CODE[start + len(missing) :])
-    assert example.ids[: len(prompt)] == prompt
-    assert tokenizer.spell(example.ids[len(prompt) :]).decode() == word + missing
-    assert example.ids[-1] == tokenizer.special("<|endoftext|>")
+    ids = example.ids.tolist()
+    assert ids[: len(prompt)] == prompt
+    assert tokenizer.spell(ids[len(prompt) :]).decode() == word + missing
+    assert ids[-1] == tokenizer.special("<|endoftext|>")
     middle = tokenizer.special("<|fim_middle|>")
-    assert example.ids.index(middle) == example.prompt - 1
-    assert example.ids.count(middle) == 1
+    assert ids.index(middle) == example.prompt - 1
+    assert ids.count(middle) == 1
 
 
 STEPS = "".join(

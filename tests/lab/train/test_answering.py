@@ -1,6 +1,7 @@
 """Batched answers: from a scripted engine, and from both real engines compared with single-token decoding."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.reference.decoder import Decoder, causal
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.engine.draft import EMPTY_DRAFT
-from localdflash.lab.train import batched_answers
-from localdflash.lab.train.batched_answers import answer_prompts
+from localdflash.lab.train import batched_answers, gpu_answers
+from localdflash.lab.train.batched_answers import ParallelStep, answer_prompts
 from localdflash.lab.train.parallel_cpu import ParallelCpuTarget
-from localdflash.lab.train.parallel_target import ParallelStep, ParallelTarget
+from localdflash.lab.train.parallel_target import ParallelTarget
 from localdflash.lab.train.questions import Question
 from localdflash.lab.train.regenerate import answer
 from localdflash.lab.train.stored_answers import ENDINGS, LIKELY, LIKELY_COUNT, AnswerWriter, StoredAnswers
@@ -183,9 +184,47 @@ def one_by_one(model: Decoder, prompt: NDArray[np.int64], ends: frozenset[int]) 
 def test_batched_answers_stop_at_their_end_tokens(target: Decoder) -> None:
     rng = np.random.default_rng(5)
     given = [rng.integers(0, 300, length) for length in (3, 9, 9, 14, 25)]
-    free = answer(target, given, 16, frozenset())
+    free = answer(target, given, [16] * 5, frozenset())
     ends = frozenset({free[0][2], free[1][0], free[4][7]})
-    found = answer(target, given, 16, ends)
+    found = answer(target, given, [16] * 5, ends)
     assert found == [one_by_one(target, prompt, ends) for prompt in given]
     assert len({len(ids) for ids in found}) > 1
     assert len(found[1]) == 1
+
+
+def test_answers_of_torch_have_the_same_tokens_and_features(
+    target: Decoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_answers, "autocast_on", lambda _: nullcontext())  # all in float32
+    monkeypatch.setattr(gpu_answers, "READ_SEQUENCES", 2)
+    monkeypatch.setattr(batched_answers, "MAX_ANSWER", 16)
+    ends = frozenset({answer(target, [np.array([1, 2, 5])], [16], frozenset())[0][4]})
+    prompts = [Question("talk", str(number), number == 3, number=number) for number in range(2, 9)]
+    reader: Any = Reader()
+    monkeypatch.setattr(Reader, "ends", ends)
+    about = {"sha256": "", "taps": [1, 3], "hidden_size": target.config.hidden_size}
+    for tokens in (20, 10**6):  # the second run answers what the first one did not
+        with AnswerWriter(tmp_path, about) as writer:
+            gpu_answers.answer_prompts(target, (1, 3), 3, reader, prompts, writer, tokens, RecordedReport())
+    stored = StoredAnswers.load(tmp_path)
+    assert stored.index["number"].tolist() == list(range(2, 9))
+    for row in stored.index:
+        where = slice(int(row["start"]), int(row["start"]) + int(row["length"]))
+        ids = stored.tokens[where].tolist()
+        assert ids[3:] == one_by_one(target, np.array(ids[:3]), ends)
+        assert (ENDINGS[row["ended"]] == "end") == (ids[-1] in ends)
+        assert stored.likely[where]["id"][3:, 0].tolist() == ids[3:]
+        with torch.inference_mode():
+            _, taps = target(torch.tensor([ids[:-1]]), torch.arange(len(ids) - 1), causal, (1, 3))
+        assert np.allclose(stored.taps[where][:-1], torch.cat(taps, -1)[0], rtol=2e-3, atol=1e-3)
+
+
+def test_a_generated_answer_ends_at_its_repetition() -> None:
+    answer_of = batched_answers.OpenAnswer
+    one = answer_of(Question("talk", "", False), 3, [1, 2, 3, *range(20, 31), *[7, 8] * 60])
+    one.cut_at_repetition()
+    assert one.end_reason(frozenset()) == "repeats"
+    assert len(one.ids) == 3 + 11 + 50  # the first multiple of 8 with 48 repeated ids
+    other = answer_of(Question("talk", "", False), 3, list(range(200)))
+    other.cut_at_repetition()
+    assert len(other.ids) == 200

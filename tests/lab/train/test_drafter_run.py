@@ -53,8 +53,8 @@ def folder(target: Decoder, tiny_pair: Path, tmp_path_factory: pytest.TempPathFa
             with torch.inference_mode():
                 hidden, taps = target(ids[:, :-1], torch.arange(ids.shape[1] - 1), causal, TAPS)
             record = {"number": number, "kind": number % 7, "held_out": int(number % 4 == 3), "ended": 0}
-            likely_ids = find_likeliest(target.logits(hidden[0, 9:]).numpy())
-            writer.add(record, ids[0].numpy().astype(np.uint32), torch.cat(taps, -1)[0].numpy(), likely_ids)
+            likely_ids = find_likeliest(target.logits(hidden[0, 9:]))
+            writer.add(record, ids[0].numpy().astype(np.uint32), torch.cat(taps, -1)[0].half().numpy(), likely_ids)
     return folder
 
 
@@ -65,12 +65,12 @@ def source_of(folder: Path, drafts: int = 7) -> BlockSource:
 def test_held_out_answers_are_not_trained_on(folder: Path) -> None:
     source = source_of(folder)
     assert source.held_out.tolist() == [3, 7, 11]
-    held_out = {source.blocks(n, np.array([20])).taps.sum().item() for n in (3, 7, 11)}
-    stream = source.endless(100, np.random.default_rng(0))
+    held_out = {source.batch([(n, np.array([20]))]).taps.float().sum().item() for n in (3, 7, 11)}
+    stream = source.endless(1, 100, np.random.default_rng(0))
     for blocks in (next(stream) for _ in range(30)):
-        assert blocks.taps[:20].sum().item() not in held_out
+        assert blocks.taps[:20].float().sum().item() not in held_out
         assert (blocks.anchors.diff() > 0).all()
-        assert len(blocks.anchors) == len(blocks.taps) - 8  # all of them: from 9 to the last anchor
+        assert blocks.anchors.shape[1] == len(blocks.taps) - 8  # all of them: from 9 to the last anchor
 
 
 @pytest.mark.parametrize(("layers", "from_anchor"), [(1, True), (2, False)])
@@ -85,7 +85,7 @@ def test_the_training_pass_equals_the_serving_pass(
     initialise(drafter)
     source, short = source_of(folder, drafts=config.drafts), torch.arange(0, 512, 2)
     anchors = np.array([9, 10, 17, 25])
-    blocks = source.blocks(2, anchors)
+    blocks = source.batch([(2, anchors), (4, anchors[:2]), (0, anchors[1:])])
     sizes = torch.rand(blocks.taps.shape[1]) + 0.5
     row = source.stored.index[2]
     ids = source.stored.tokens[int(row["start"]) : int(row["start"]) + int(row["length"])].astype(np.int64)
@@ -94,8 +94,11 @@ def test_the_training_pass_equals_the_serving_pass(
         expected = block_logits(drafter, target, batch)[0, :, config.first_slot :, short]
         drafter.fc.weight.mul_(sizes)  # what an export folds back
         found = logits_of(drafter, FrozenTarget(path, short), blocks, sizes)
-    assert found.shape == (4, config.drafts, 256)
-    assert (found - expected).abs().max() < 0.02 * expected.abs().max()  # the taps went through float16
+        alone = logits_of(drafter, FrozenTarget(path, short), source.batch([(0, anchors[1:])]), sizes)
+    assert found.shape == (3, 4, config.drafts, 256)
+    assert (blocks.labels[1, 2:] == NO_TOKEN).all()
+    torch.testing.assert_close(found[2, :3], alone[0])
+    assert (found[0] - expected).abs().max() < 0.02 * expected.abs().max()  # the taps went through float16
 
 
 def test_a_drafter_starts_from_the_targets_last_blocks(target: Decoder, tiny_pair: Path) -> None:
@@ -126,11 +129,9 @@ def test_a_drafter_starts_from_the_targets_last_blocks(target: Decoder, tiny_pai
 
 def only_labels(labels: torch.Tensor) -> Blocks:
     """Return blocks for which the target was certain of every label."""
-    none = torch.zeros(0)
+    none = [torch.zeros(0)] * 5
     shares = torch.nn.functional.one_hot(torch.zeros_like(labels), LIKELY_COUNT).float()
-    return Blocks(
-        none, none, none, labels, labels.clamp_min(0).unsqueeze(-1).expand(*labels.shape, LIKELY_COUNT), shares
-    )
+    return Blocks(*none, labels, labels.clamp_min(0).unsqueeze(-1).expand(*labels.shape, LIKELY_COUNT), shares)
 
 
 def test_loss_of_one_block_by_hand() -> None:
@@ -157,7 +158,7 @@ def test_training_learns_resumes_and_measures(folder: Path, tiny_pair: Path, tmp
     run, source, reports = prepared(folder, tiny_pair, tmp_path)
     assert "300 tokens cover 100.00%" in reports.lines[0]
     assert "9 answers to learn from, 3 held out" in reports.lines[-1]
-    stream = source.endless(6, np.random.default_rng(0))
+    stream = source.endless(2, 6, np.random.default_rng(0))
     losses = [run._one_step(stream)["loss"] for _ in range(30)]
     assert sum(losses[-5:]) < sum(losses[:5])
     run.train(source, 0.02, reports)
@@ -187,7 +188,7 @@ def test_the_exported_drafter_proposes_the_trained_tokens(folder: Path, tiny_pai
     ids = source.stored.tokens[int(row["start"]) : int(row["start"]) + 26].astype(np.int64)
     batch = Batch(torch.from_numpy(ids)[None], torch.tensor([[20]]), torch.full((1, 1, 8), -100))
     with torch.inference_mode():
-        trained = logits_of(run.average, run.frozen, source.blocks(2, np.array([20])), run.sizes)[0]
+        trained = logits_of(run.average, run.frozen, source.batch([(2, np.array([20]))]), run.sizes)[0, 0]
     trained_list = tmp_path / "run" / short_vocabulary.FILE
     short = short_vocabulary.load(trained_list, run.drafter.config.decoder.vocab_size).long()
     for name, error in (("drafter.gguf", 0.05), ("drafter.safetensors", 0.05)):
@@ -218,6 +219,18 @@ def test_too_little_memory_or_disk_is_refused_before_the_start(size: int, free: 
 
 
 ABOUT = {"sha256": "0" * 64, "taps": [1, 3], "hidden_size": 4}
+
+
+def test_all_tensors_of_a_pass_are_on_the_device_of_the_weights(target: Decoder, folder: Path, tiny_pair: Path) -> None:
+    config = DFlashConfig(replace(target.config, num_hidden_layers=1), 8, 5, TAPS, from_anchor=True)
+    drafter, source = DFlash(config).to("meta"), source_of(folder, config.drafts)  # meta tensors have no numbers
+    frozen = FrozenTarget(tiny_pair / "target.gguf", torch.arange(0, 512, 2), "meta")
+    blocks = source.batch([(2, np.array([9, 12])), (4, np.array([20]))], "meta")
+    logits = logits_of(drafter, frozen, blocks, torch.ones(blocks.taps.shape[1], device="meta"))
+    loss, _ = weighted_loss(logits, blocks)
+    loss.backward()
+    assert drafter.fc.weight.grad is not None
+    assert drafter.fc.weight.grad.is_meta
 
 
 def answer(number: int) -> tuple[dict[str, int], Any, Any, Any]:
