@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "docs/benchmarks.md", "docs/install.md", "docs/cuda-engine.md", "docs/laptop-dflash.md")
+PAGES = (
+    "README.md",
+    "docs/benchmarks.md",
+    "docs/install.md",
+    "docs/cuda-engine.md",
+    "docs/laptop-dflash.md",
+    "docs/agents.md",
+)
 PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 CHAT_PROMPTS = {
     "function": "write a function",
@@ -296,6 +303,14 @@ def first_minute() -> Iterator[Row]:
     yield ["a typed line to its first suggestion, model not loaded", f"{results['completion']['shown']['seconds']:.1f}"]
 
 
+def agents() -> Iterator[Row]:
+    """Yield what coding agents send, what of it is cached, and what they do if a prompt does not fit."""
+    yield ["agent", "tokens of the first turn", "cached in the second turn", "its TTFT", "if a prompt does not fit"]
+    for name, entry in load("agents")["clients"].items():
+        share, ms = f"{100 * entry['second_cached_share']:.1f} %", f"{entry['second_ttft_ms']['p50'] / 1e3:.2f} s"
+        yield [f"{name} {entry['version']}", f"{entry['first_turn_tokens']:,}", share, ms, entry["overflow"]]
+
+
 TABLES: dict[str, Callable[[], Iterator[Row]]] = {
     table.__name__: table
     for table in (
@@ -314,6 +329,7 @@ TABLES: dict[str, Callable[[], Iterator[Row]]] = {
             gpu_steps,
             gpu_rates,
             gpu_prompts,
+            agents,
         ),
     )
 }
