@@ -18,8 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -38,7 +37,7 @@ from tests.support.scripted_pair import AnsweringTarget, answering_client
 from tests.support.served import serving
 from tests.support.smollm2 import FILE
 
-CONTEXT = 32768  # of both servers; SmolLM2 was trained with 8192, which `_with_long_context` raises
+CONTEXT = 32768  # of both servers; SmolLM2 was trained with 8192, which `write_long_context` raises
 DRAFTER = Path(__file__).parents[2] / "localdflash" / "models" / "smollm2" / "drafter.gguf"
 ANSWERS = ("Apples.", "Bananas.", "Cherries.", "Grapes.", "Lemons.")  # the scripted answer; the others replace it
 TIMEOUT_SECONDS = 240  # of a turn
@@ -79,8 +78,8 @@ class AgentClient:
 
     def run_turn(self, agent: Agent | None, url: str, key: str, question: str, *, is_first: bool) -> str:
         """Run one turn in a project's folder, with the settings of `agent`; return the output and the exit code."""
-        settings, after, environment = "", list[str](), {name: os.environ[name] for name in ("HOME", "PATH")}
-        program = self.program
+        environment = {name: os.environ[name] for name in ("HOME", "PATH")}
+        program, settings, after = self.program, "", list[str]()
         if agent:
             agent.settings.write()
             settings, program = str(agent.settings.path), program or shlex.join(agent.command)
@@ -90,8 +89,8 @@ class AgentClient:
         command = [part.format(url=url, key=key, settings=settings) if self.program else part for part in command]
         (folder := Path.home() / "project").mkdir(exist_ok=True)
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:  # a child may keep a pipe open
-            files = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
-            process = subprocess.Popen([*command, question, *after], cwd=folder, env=environment, **files)
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+            process = subprocess.Popen([*command, question, *after], cwd=folder, env=environment, **streams)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(TIMEOUT_SECONDS)
             process.kill()
@@ -138,13 +137,12 @@ class Recorder:
         turn = self.turn
         await self._app(scope, received, sent)
         if scope["path"] in LIMITS:
-            refused = b"prompt is too long" in response
-            about = {"turn": turn, "path": scope["path"], "refused": refused}
+            about = {"turn": turn, "path": scope["path"], "refused": b"prompt is too long" in response}
             self.requests.append(about | {"body": json.loads(request)})
 
 
 def record(name: str, clients: Path) -> dict[str, Any]:
-    """Run four turns of a client, of which the last does not fit; return its requests and outputs."""
+    """Run `TURNS` turns of a client; return its requests and outputs. SystemExit if it shows no answer."""
     client, sizes, outputs, topic = CLIENTS[name], list[int](), list[str](), "figs"
     commands = client.install(clients)
 
@@ -195,17 +193,15 @@ def overflow_of(recording: dict[str, Any]) -> str:
     lines = [line.strip() for line in output.splitlines() if OVERFLOW.search(line)]
     if any(" maximum; this model's maximum context length is " in line for line in lines):
         return "shows the server's message"
-    return f"shows “{lines[0][:80]}”" if lines else "shows no reason"
+    return f"shows “{lines[0].partition('. ')[0]}”" if lines else "shows no reason"
 
 
-@contextmanager
-def _with_long_context() -> Iterator[str]:
-    """Yield a copy of SmolLM2 with a trained context of `CONTEXT` tokens: texts get worse, a token costs the same."""
+def write_long_context(path: Path) -> str:
+    """Copy SmolLM2 with a trained context of `CONTEXT` tokens: texts get worse, a token costs the same."""
     data, key = bytearray(FILE.read_bytes()), b"llama.context_length"
     struct.pack_into("<I", data, data.index(key) + len(key) + 4, CONTEXT)  # the value follows its type
-    with tempfile.TemporaryDirectory() as folder:
-        (path := Path(folder) / FILE.name).write_bytes(data)
-        yield str(path)
+    path.write_bytes(data)
+    return str(path)
 
 
 def replay(recording: dict[str, Any]) -> dict[str, Any]:
@@ -256,7 +252,8 @@ def main() -> int:
     if given.replay:
         result: dict[str, Any] = {}
         serve = [sys.executable, "-c", bench_daemon.PROGRAM, "serve", "--backend", "cpu", "--kv", "int8"]
-        with _with_long_context() as model, bench_daemon.running(*serve, "--pair", model, "--drafter", str(DRAFTER)):
+        model = write_long_context(given.replay / "model.gguf")
+        with bench_daemon.running(*serve, "--pair", model, "--drafter", str(DRAFTER)):
             for name in names:
                 recording = json.loads((given.replay / f"{name}.json").read_text("utf-8"))
                 about = {"version": recording["version"], "overflow": overflow_of(recording)}
