@@ -22,6 +22,7 @@ PAGES = (
     "docs/cuda-engine.md",
     "docs/laptop-dflash.md",
     "docs/models.md",
+    "docs/agents.md",
 )
 PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 CHAT_PROMPTS = {
@@ -328,6 +329,14 @@ def _link(number: int, source: str) -> str:
     return f"[{number}](https://{source})" if "/" in source else source
 
 
+def agents() -> Iterator[Row]:
+    """Yield what coding agents send, what of it is cached, and what they do if a prompt does not fit."""
+    yield ["agent", "tokens of the first turn", "cached in the second turn", "its TTFT", "if a prompt does not fit"]
+    for name, entry in load("agents")["clients"].items():
+        share, ms = f"{100 * entry['second_cached_share']:.1f} %", f"{entry['second_ttft_ms']['p50'] / 1e3:.2f} s"
+        yield [f"{name} {entry['version']}", f"{entry['first_turn_tokens']:,}", share, ms, entry["overflow"]]
+
+
 TABLES: dict[str, Callable[[], Iterator[Row]]] = {
     table.__name__: table
     for table in (
@@ -347,6 +356,7 @@ TABLES: dict[str, Callable[[], Iterator[Row]]] = {
             gpu_rates,
             gpu_prompts,
             pairs,
+            agents,
         ),
     )
 }

@@ -19,6 +19,7 @@ from localdflash.cli.output import say
 
 NAME = "localdflash"  # name of the provider and of the model
 DEFAULT_PORT, DEFAULT_CONTEXT = 8080, 32768
+MIN_COMPACT_WINDOW = 100_000  # tokens; Claude Code warns of less, and compacts when a prompt is refused
 QUESTION = "Say hello."
 PROGRAMS = ("claude", "codex", "opencode", "pi", "aider", "zed", "continue", "llm")
 CODEX = """\
@@ -123,7 +124,9 @@ def make_agent(program: str, url: str, key_file: Path, key: str, context: int) -
     match program:
         case "claude":
             file = home / ".claude" / "localdflash.json"  # a separate file, so that the user's settings stay unchanged
-            env = {"ANTHROPIC_BASE_URL": url, "CLAUDE_CODE_AUTO_COMPACT_WINDOW": str(context)}
+            env = {"ANTHROPIC_BASE_URL": url}
+            if context >= MIN_COMPACT_WINDOW:
+                env["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] = str(context)
             content: dict[str, Any] = {"apiKeyHelper": cat, "env": env}
             agent = Agent(Settings(file, content), ["claude", "--settings", str(file)], ["-p", QUESTION])
         case "codex":

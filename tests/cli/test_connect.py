@@ -54,6 +54,11 @@ def test_settings_are_written_once_beside_the_users_own(run: Callable[..., Any],
         assert str(read(own)).strip("[{}]") in str(read(settings.path.read_text()))
 
 
+def test_claude_code_gets_only_a_window_that_it_accepts() -> None:
+    windows = [agent_of("claude", URL, paths.key_file(), "k", size).settings.text for size in (32768, 200_000)]
+    assert ["CLAUDE_CODE_AUTO_COMPACT_WINDOW" in text for text in windows] == [False, True]
+
+
 def test_a_file_with_comments_is_left_alone(run: Callable[..., Any], own_home: Path) -> None:
     file = own_home / ".config" / "zed" / "settings.json"
     file.parent.mkdir(parents=True)

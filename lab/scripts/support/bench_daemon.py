@@ -42,7 +42,7 @@ def running(*command: str) -> Iterator[Path]:
         subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}) as process,
     ):
         try:
-            until(is_ready)
+            until(is_ready, 180)  # a model loads in seconds, on a busy machine in a minute
             yield Path(home)
         finally:
             process.kill()
