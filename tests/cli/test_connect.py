@@ -55,7 +55,7 @@ def test_settings_are_written_once_beside_the_users_own(run: Callable[..., Any],
 
 
 def test_claude_code_gets_only_a_window_that_it_accepts() -> None:
-    windows = [agent_of("claude", URL, paths.key_file(), "k", size).settings.text for size in (32768, 200_000)]
+    windows = [make_agent("claude", URL, paths.key_file(), "k", size).settings.text for size in (32768, 200_000)]
     assert ["CLAUDE_CODE_AUTO_COMPACT_WINDOW" in text for text in windows] == [False, True]
 
 
