@@ -83,7 +83,8 @@ def _drafter_config(
                 " let the target answer again in another folder"
             )
     else:
-        shape = replace(target, num_hidden_layers=options.layers, qk_norm=True, rope_factors=(), num_experts=0)
+        shape = replace(target, num_hidden_layers=options.layers, qk_norm=True, qkv_bias=False)
+        shape = replace(shape, rope_factors=(), num_experts=0)
         if target.num_experts:
             shape = replace(shape, intermediate_size=3 * target.hidden_size)
         config = DFlashConfig(

@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,10 +17,13 @@ from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.backends.reference.reference_drafter import DFlashDrafter
 from localdflash.backends.reference.reference_target import TorchTarget
 from localdflash.lab.train.dataset import EXAMPLE_DTYPE, Dataset
+from localdflash.lab.train.drafter_pass import FrozenTarget, start_from
+from localdflash.lab.train.drafter_setup import DrafterOptions, _drafter_config
 from localdflash.lab.train.drafter_training import Batch, DrafterRun, batches, block_logits
 from localdflash.lab.train.loop import TrainingBudget, initialise
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig
+from tests.support.converted_models import VOCABULARY, case_of
 
 SHAPE = DecoderConfig(64, 32, 2, 2, 1, 16, 64)
 CONFIG = DFlashConfig(SHAPE, block_size=4, mask_token_id=63, taps=(0, 1))
@@ -49,6 +53,19 @@ def test_anchors_labels_and_ids_are_aligned() -> None:
                 assert slots == [-100, *(-100 if p is None else 1000 * number + p for p in positions)]
             assert ids[:length].tolist() == list(range(1000 * number, 1000 * number + length))
             assert ids[length:].tolist() == [0] * (len(ids) - length)
+
+
+def test_a_new_drafter_of_a_qwen2_target_has_its_last_layers_without_biases(tmp_path: Path) -> None:
+    """Files of drafters have biases of the output, too, or none."""
+    path = case_of("qwen2").write(tmp_path / "target.gguf")
+    frozen, options = FrozenTarget(path, torch.arange(VOCABULARY)), DrafterOptions(2, 4, VOCABULARY, mask="m")
+    config = _drafter_config(frozen.config, Mock(special=lambda _: 5), (0, 1), options, path)
+    drafter = start_from(frozen, config, torch.ones(2 * frozen.config.hidden_size))
+    weights = drafter.state_dict()
+    assert not any(name.endswith("bias") for name in weights)
+    for layer in (0, 1):
+        expected = frozen.last_layers(2)[layer]["self_attn.q_proj.weight"]
+        assert torch.equal(weights[f"layers.{layer}.self_attn.q_proj.weight"], expected)
 
 
 @pytest.fixture(scope="module")
