@@ -1,11 +1,11 @@
 """Open model and settings files safely: only regular files, without blocking, with failures as ModelError."""
 
+import io
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 from localdflash.base.errors import ModelError
 from localdflash.base.system.descriptor import READ
@@ -14,7 +14,7 @@ _OPEN_FLAGS = READ & ~getattr(os, "O_NOFOLLOW", 0)
 
 
 @contextmanager
-def open_model(path: Path) -> Iterator[tuple[BinaryIO, int]]:
+def open_model(path: Path) -> Iterator[tuple[io.BufferedReader, int]]:
     """Open a regular file (or a link to one) for reading; yields the stream and the file's size in bytes."""
     descriptor = _open_regular(path)
     with os.fdopen(descriptor, "rb") as stream:

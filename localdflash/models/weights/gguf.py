@@ -4,6 +4,7 @@ A checked header is safe for llama.cpp; any fault is a ModelError. A model in se
 the path of its first part. Format: ggml's GGUF specification, and the stricter rules of llama.cpp's reader.
 """
 
+import io
 import mmap
 import os
 from array import array
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from localdflash.base.errors import ModelError
 from localdflash.base.files.regular import open_model
@@ -153,7 +154,7 @@ def _read_all_parts(path: Path) -> GGUFHeader:
     return replace(first, tensors=tensors)
 
 
-def parse_header(stream: BinaryIO, size: int, path: Path) -> GGUFHeader:
+def parse_header(stream: io.BufferedReader, size: int, path: Path) -> GGUFHeader:
     """Read a checked header from a stream of `size` bytes; errors name `path`."""
     reader = GGUFReader(stream, size, path)
     version = _read_version(reader)

@@ -1,15 +1,13 @@
 """Bounds-checked reader of GGUF headers: every length is checked before anything is read or allocated."""
 
-import os
+import io
 import struct
 from pathlib import Path
-from typing import BinaryIO
 
 from localdflash.base.errors import ModelError
 
 MAX_HEADER_BYTES = 128 << 20  # vocabulary, merges and chat template; 16 MiB for 262k tokens
 MAX_STRING_BYTES = 32 << 20  # some files contain their tokenizer.json, of up to 20 MB, as one string
-WINDOW_BYTES = 1 << 18  # of which strings are cut without a read for each
 MAX_QUOTED = 40  # bytes or characters of a file in an error message
 
 _U64 = struct.Struct("<Q")
@@ -18,7 +16,7 @@ _U64 = struct.Struct("<Q")
 class GGUFReader:
     """Reader of a GGUF header. `what` names the item being read, for error messages."""
 
-    def __init__(self, stream: BinaryIO, size: int, path: Path) -> None:
+    def __init__(self, stream: io.BufferedReader, size: int, path: Path) -> None:
         self.path = path
         self.position = 0
         self._stream = stream
@@ -66,8 +64,8 @@ class GGUFReader:
         return texts
 
     def _append_texts(self, texts: list[str], count: int, what: str) -> None:
-        """Append the strings in the next window of the file, up to `count` in all; a read for each is slow."""
-        window = self._stream.read(min(WINDOW_BYTES, self.remaining()))
+        """Append the strings that the stream has buffered, up to `count` in all; a read for each is slow."""
+        window = self._stream.peek()[: self.remaining()]
         pieces = list[bytes]()
         at, last, missing, unpack = 0, len(window) - _U64.size, count - len(texts), _U64.unpack_from
         while missing and at <= last:
@@ -78,8 +76,7 @@ class GGUFReader:
             pieces.append(window[begin:end])
             at, missing = end, missing - 1
         texts += [self._decoded(piece, what) for piece in pieces]
-        self.position += at
-        self._stream.seek(at - len(window), os.SEEK_CUR)
+        self.take(at, what)
 
     def name(self, what: str, max_bytes: int) -> str:
         """Read a name: not empty, not too long, and printable, so that C sees the same name."""

@@ -148,7 +148,7 @@ def _entries(header: GGUFHeader) -> dict[str, bytes]:
     entries = dict[str, bytes]()
     with header.path.open("rb") as file:
         data = file.read(header.data_offset)
-    reader = GGUFReader(io.BytesIO(data), len(data), header.path)
+    reader = GGUFReader(io.BufferedReader(io.BytesIO(data)), len(data), header.path)
     reader.take(4 + 4 + 8, "the head")
     for _ in range(reader.u64("the number of keys")):
         begin = reader.position

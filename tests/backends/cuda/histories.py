@@ -186,7 +186,7 @@ class History:
 
     def step_broken(self) -> None:
         if self.pair.ids and self.pair.room:
-            name = self.random.choice(["step", "record"])
+            name = self.random.choice(["step", "read_record"])
             self._break(name, self.random.randrange(2), lambda: self.pair.step(self.sampler, 16))
             self.check()
             self.random.choice([self.prefill, self.rollback, self.steps])()

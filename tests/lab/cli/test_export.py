@@ -28,7 +28,7 @@ def test_printed_command_equals_the_json_arguments(engine: str, run: Callable[..
 
 def test_a_folder_gets_the_files_that_the_printed_command_names(run: Callable[..., Any], tmp_path: Path) -> None:
     done = run("export", "vllm", "embedded", "--folder", tmp_path, "--draft-tokens", 3, "--json")
-    _, _, target, _, speculative = json.loads(done.out)["argv"]
+    _, _, target, _, speculative, *_ = json.loads(done.out)["argv"]
     assert {path.name for path in Path(target).iterdir()} >= {"config.json", "model.safetensors", "tokenizer.json"}
     assert json.loads(speculative)["num_speculative_tokens"] == 3
     assert Path(json.loads(speculative)["model"], "model.safetensors").is_file()
