@@ -65,7 +65,9 @@ class BlockSource:
         rows = pad_sequence(torch.arange(sum(lengths)).split(lengths), batch_first=True)
         positions = torch.cat([torch.arange(length) for length in lengths])
         columns = zip(*(self._columns(number, anchors) for number, anchors in choices), strict=True)
-        padded = [pad_sequence(each, True, fill) for each, fill in zip(columns, (0, 0, NO_TOKEN, 0, 0), strict=True)]
+        padded = [
+            pad_sequence(list(each), True, fill) for each, fill in zip(columns, (0, 0, NO_TOKEN, 0, 0), strict=True)
+        ]
         tensors = (torch.from_numpy(np.concatenate(taps)), positions, rows, *padded)
         return Blocks(*(each.to(device) for each in tensors))
 

@@ -21,6 +21,7 @@ from localdflash.lab.train.resumable_run import Reporter
 from localdflash.lab.train.stored_answers import AnswerWriter, find_likeliest
 
 READ_SEQUENCES = 64  # of a pass for features; 16,000 rows of logits
+SHORT_ANSWER = 64  # ids; the last batches have no more prompts than such answers would need
 
 
 def answer_prompts(
@@ -36,7 +37,10 @@ def answer_prompts(
     """Answer prompts, `sequences` at a time, until about `tokens` answer ids are stored or no prompt is left."""
     progress, waiting = batched_answers.begin(encoder, prompts, writer, tokens)
     device = target.embed_tokens.weight.device.type
-    while progress.answered < tokens and (batch := list(islice(waiting, sequences))):
+    while (left := tokens - progress.answered) > 0:
+        batch = list(islice(waiting, min(sequences, left // SHORT_ANSWER + 1)))
+        if not batch:
+            break
         limits = [batched_answers.max_answer(prompt.kind) for prompt, _ in batch]
         with autocast_on(device):
             generated = answer(target, [np.array(ids) for _, ids in batch], limits, encoder.ends)

@@ -113,7 +113,8 @@ class AnswerWriter:
 
         `record` has the fields number, kind, held_out and ended.
         """
-        assert (taps.shape, taps.dtype) == ((len(ids) - 1, self._width), np.float16)
+        assert taps.shape == (len(ids) - 1, self._width)
+        assert taps.dtype == np.float16
         prompt = len(ids) - len(likely)
         likely_ids = np.zeros((len(ids), LIKELY_COUNT), LIKELY)
         likely_ids[prompt:] = likely

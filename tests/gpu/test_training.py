@@ -32,15 +32,17 @@ def test_cached_answers_are_those_of_a_whole_pass(device: torch.device) -> None:
     pytest.importorskip("gguf")
     from localdflash.lab.train import gpu_answers
     from localdflash.lab.train.batched_answers import OpenAnswer
+    from localdflash.lab.train.drafter_run import autocast_on
     from localdflash.lab.train.questions import Question
+    from localdflash.lab.train.regenerate import answer
 
     torch.manual_seed(0)
     model = Decoder(TINY)
     initialise(model)
     model = model.to(device).requires_grad_(False)
     prompts = [torch.randint(0, 64, (length,)).numpy() for length in (3, 9, 9, 14, 40)]
-    with gpu_answers.autocast_on(device.type):
-        generated = gpu_answers.answer(model, prompts, [30, 12, 30, 30, 30], frozenset({7}))
+    with autocast_on(device.type):
+        generated = answer(model, prompts, [30, 12, 30, 30, 30], frozenset({7}))
     answers = [
         OpenAnswer(Question("talk", "", False), len(prompt), [*prompt.tolist(), *new])
         for prompt, new in zip(prompts, generated, strict=True)
@@ -48,8 +50,8 @@ def test_cached_answers_are_those_of_a_whole_pass(device: torch.device) -> None:
     gpu_answers._read(model, (0, 1), answers)
     agreed = [
         new in likely["id"][:2]
-        for answer, ids in zip(answers, generated, strict=True)
-        for new, likely in zip(ids, answer.likely[0], strict=True)
+        for each, ids in zip(answers, generated, strict=True)
+        for new, likely in zip(ids, each.likely[0], strict=True)
     ]
     assert sum(agreed) > 0.95 * len(agreed)
-    assert [answer.taps[0].shape for answer in answers] == [(len(answer.ids) - 1, 64) for answer in answers]
+    assert [each.taps[0].shape for each in answers] == [(len(each.ids) - 1, 64) for each in answers]
