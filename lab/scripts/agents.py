@@ -28,7 +28,7 @@ from unittest.mock import patch
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from localdflash.base.files import paths
-from localdflash.cli.connect_command import NAME, PROGRAMS, Agent, agent_of
+from localdflash.cli.connect_command import NAME, PROGRAMS, Agent, make_agent
 from localdflash.lab import result_file
 from localdflash.lab.scripts.support import bench_daemon
 from localdflash.server.guard import Guard
@@ -158,7 +158,7 @@ def record(name: str, clients: Path) -> dict[str, Any]:
         patch.dict(os.environ, HOME=home, LOCALDFLASH_HOME=home, PATH=f"{commands}{os.pathsep}{os.environ['PATH']}"),
     ):
         url, key = f"http://127.0.0.1:{listener.getsockname()[1]}", load_or_create_key(paths.key_file())
-        agent = agent_of(name, url, paths.key_file(), key, CONTEXT) if name in PROGRAMS else None
+        agent = make_agent(name, url, paths.key_file(), key, CONTEXT) if name in PROGRAMS else None
         recorder = Recorder(Guard(server.app, key=key))
         with serving(recorder, listener):
             for turn in range(1, TURNS + 1):
