@@ -44,7 +44,9 @@ class Talk:
         self.run_in_store = self._saver.run_in_store
         self.dropped = 0  # number of leading messages that are not sent, because the context is full
         self.summary = ""  # summary that is sent instead of the dropped messages
-        self.error: LocaldflashError | None = None  # why the last answer has finish "gone"
+        self.error: LocaldflashError | None = (
+            None  # reported with the last answer if the daemon was lost before its end
+        )
         self.context_tokens: int | None = None  # number of context tokens in use; None: unknown
         self.acceptance = Acceptance()  # statistics of the current or the last answer
         self._reader: asyncio.Task[None] | None = None

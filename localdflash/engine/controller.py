@@ -19,7 +19,7 @@ INITIAL_PROBES = 12  # probes (drafts that only measure a drafter) at the initia
 INITIAL_PROBE_SHARE = 0.05  # share of the decoding time for the first probes
 PROBE_SHARE = 0.01  # share of the decoding time for later probes
 OPTIMISTIC_ACCEPTANCE = 0.95  # acceptance per token assumed for an untried drafter
-MIN_SPEEDUP = 1.05  # expected speedup over not drafting below which no draft is verified
+MIN_SPEEDUP = 1.05  # of verifying a finished draft over a plain step; with less, it is not verified
 SLOWER_RATE, FASTER_RATE = 0.05, 0.3  # weights of a new draft timing: disturbances only ever make it longer
 MAX_DEPTH = 32  # draft positions whose survival is counted, since no verify batch is wider
 

@@ -102,7 +102,7 @@ class Engines:
             worker.close()
 
     async def ready(self, role: PairRole, name: str = "") -> LoadedPair:
-        """Return the pair called `name`, else the pair of `role`; load it if necessary. See `load` for errors."""
+        """Return the pair called `name`, if it is known, else that of `role`; load it if necessary; errors as in `load`."""
         while True:
             role = self._role_named(name, role)
             if worker := self._worker_named(name, role):
@@ -227,7 +227,7 @@ class Engines:
         if "completion" not in worker_roles:
             return True
         if "completion" in roles:
-            return "chat" in worker_roles  # without "completion", which the new pair takes over
+            return "chat" in worker_roles  # the new pair takes `completion` over, and a chat pair is left
         return time.monotonic() - worker.last_completion > UNUSED_SECONDS
 
     def _describe_conflict(self, error: OutOfMemory, roles: Sequence[PairRole], options: Options) -> OutOfMemory:
@@ -238,29 +238,29 @@ class Engines:
         return OutOfMemory(f"{pairs}: {error}")
 
     async def _load_worker(self, roles: Sequence[PairRole], options: Options, policy: EvictionPolicy) -> LoadedPair:
-        """Load a pair: reuse a worker with the same options, or start a worker once the replaced ones are idle."""
+        """Load a pair: reuse a worker with the same options, or start a worker once the retiring ones are idle."""
         same = next((worker for worker in self.workers if worker.options == options and worker.error is None), None)
-        replaced = [worker for worker in self._workers_to_retire(roles, options) if worker is not same]
+        retiring = [worker for worker in self._workers_to_retire(roles, options) if worker is not same]
         try:
-            for worker in replaced:
+            for worker in retiring:
                 await self._wait_until_idle(worker, policy)
         except BaseException:
-            for worker in replaced:
+            for worker in retiring:
                 worker.cancel_eviction()
             raise
-        return await _finish_despite_cancel(self._swap(roles, same or self._first.new_worker(options), replaced))
+        return await _finish_despite_cancel(self._swap(roles, same or self._first.new_worker(options), retiring))
 
     def _workers_to_retire(self, roles: Sequence[PairRole], options: Options) -> list[PairWorker]:
         """Return workers with no role outside `roles` that failed, have the requested pair, or lose `completion`."""
         own = {worker: self.roles(worker) for worker in self.workers if set(self.roles(worker)) <= set(roles)}
-        loses = "completion" in roles  # a replaced chat pair stays loaded, without a role
+        loses = "completion" in roles  # a chat pair that only loses its role stays loaded
         return [w for w in own if w.options.pair == options.pair or w.error or (own[w] and loses)]
 
-    async def _swap(self, roles: Sequence[PairRole], worker: PairWorker, replaced: Sequence[PairWorker]) -> LoadedPair:
-        """Retire the replaced workers, assign `roles` to `worker`, start it if it is new, and wait for its pair."""
-        for old in replaced:
+    async def _swap(self, roles: Sequence[PairRole], worker: PairWorker, retiring: Sequence[PairWorker]) -> LoadedPair:
+        """Retire workers, assign `roles` to `worker`, start it if it is new, and wait for its pair."""
+        for old in retiring:
             await old.retire()
-        remaining = [one for one in self.workers if one not in replaced]
+        remaining = [one for one in self.workers if one not in retiring]
         before = {role: one for role, one in self._workers.items() if one in remaining}
         self._workers = before | dict.fromkeys(roles, worker)
         self._evicted_roles -= set(roles)

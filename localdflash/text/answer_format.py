@@ -1,7 +1,7 @@
 """Answer formats of model families: the tokens around thoughts, the answer and tool calls.
 
 The format follows from the model's vocabulary, never from its name. Markers are recognised by token id, so a message
-that spells a marker stays text. Every decoder writes one text, as `thoughts.join_thoughts` does.
+that spells a marker stays text. Every decoder returns thoughts and answer as one text (`thoughts.join_thoughts`).
 
 `MarkedText`: thoughts are between two markers (Qwen's `<think>`, Gemma's `<|channel>thought`).
 `HarmonyText`: an answer of gpt-oss is several messages; messages in the channel `analysis` are thoughts:
@@ -26,7 +26,7 @@ LOWEST_EFFORT = "low"  # `reasoning_effort` for templates that cannot switch thi
 
 @dataclass(frozen=True)
 class ThoughtMarkers:
-    """Markers around thoughts, the label after the opening marker, and a template's text `before` and `after` them."""
+    """Markers around thoughts, the label after the opening one, and the template's text around thoughts with both."""
 
     opening: str
     closing: str

@@ -85,7 +85,7 @@ def test_a_requested_context_that_does_not_fit_is_refused_before_weights_are_loa
         monkeypatch.setattr(f"localdflash.backends.{name}", lambda *_: pytest.fail("weights were loaded"))
     with pytest.raises(OutOfMemory, match=r"a context of 1024 tokens needs .*--context 768 fits"):
         LoadedPair(replace(options, context=1024))
-    with pytest.raises(UsageError, match="was trained for 8 to 1024"):
+    with pytest.raises(UsageError, match="expected 8 to 1024"):
         LoadedPair(replace(options, context=100_000))
 
 

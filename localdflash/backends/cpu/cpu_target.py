@@ -29,7 +29,7 @@ class DeltaStates:
     def __init__(self, config: DecoderConfig, layers: Sequence[Layer]) -> None:
         assert config.delta is not None
         d, nets = config.delta, [layer for layer in layers if "mixed" in layer]
-        self.progress = cpu_library.ProgressStruct(0, 0)
+        self.progress = cpu_library.ProgressStruct(0, 0)  # tokens in the states, and later rows whose inputs are stored
         self._history_rows = d.kernel - 1
         self._state: Floats = allocate_aligned((len(nets), d.v_heads, d.v_dim // 16, d.k_dim, 16), np.float32)
         self._history: Floats = allocate_aligned((len(nets), self._history_rows + MAX_ROWS, d.mixed), np.float32)
@@ -73,7 +73,7 @@ class DeltaStates:
         return checkpoint_length
 
     def assume(self, length: int) -> None:
-        """Treat the unchanged states as the states after `length` tokens."""
+        """Set the number of tokens without changing the states: after `_restore`, or to time a longer context."""
         self.progress.base, self.progress.rows = length, 0
 
     @property
@@ -123,7 +123,9 @@ class CpuTarget:
             raise ModelError(f"the CPU engine does not run {problem}; use `--backend llama.cpp`")
         self.context = context or c.context_length
         if not 8 <= self.context <= c.context_length:
-            raise UsageError(f"context of {context} tokens: the model was trained for 8 to {c.context_length}")
+            raise UsageError(
+                f"a context of {context} tokens: expected 8 to {c.context_length}, the model's trained length"
+            )
         self.packed, self.pool, layers = packed, pool, packed.layers()
         self.vocab_size, self.length = c.vocab_size, 0
         self.cache = KVCache(c.num_hidden_layers - c.recurrent_layers, c, self.context, kv)
@@ -148,7 +150,7 @@ class CpuTarget:
 
     @property
     def scratch_bytes(self) -> int:
-        """Size in bytes of all memory except weights and KV cache."""
+        """Size in bytes of all memory except weights, KV cache and recurrent states."""
         arrays = (*self.rope, self._taps, self.workspace, self._ids, self._logits, self._features)
         return sum(array.nbytes for array in arrays)
 
@@ -229,7 +231,8 @@ class CpuTarget:
         rows = len(ids)
         if rows > MAX_ROWS or self.length + rows > self.cache.capacity:
             raise LocaldflashError(
-                f"{rows} tokens after {self.length}: a batch holds {MAX_ROWS}, the cache {self.cache.capacity}"
+                f"cannot add {rows} tokens after {self.length}: a batch holds {MAX_ROWS},"
+                f" the cache {self.cache.capacity}"
             )
         if rows and not (min(ids) >= 0 and max(ids) < self.vocab_size):
             raise UsageError(f"a token id is outside the model's vocabulary of {self.vocab_size}")
@@ -238,5 +241,5 @@ class CpuTarget:
         job.rows, job.start = rows, self.length
         job.logits = self._logits_address if logits else None
         job.best, job.finite = (self._best_address, self._are_finite_address) if best else (None, None)
-        job.keep_all = not (logits or best)
+        job.keep_all = not (logits or best)  # rows of a prompt are certain to be committed: advance the states at once
         self.pool.forward(ctypes.byref(self.model), ctypes.byref(job), self.pool.handle)

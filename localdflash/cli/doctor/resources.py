@@ -80,7 +80,8 @@ def watches(name: str) -> Finding:
         return Finding(name, "ok", "no inotify limit on this system")
     limit = int(WATCHES.read_text())
     if limit < MIN_WATCHES:
-        remedy = "`sudo sysctl fs.inotify.max_user_watches=524288`, and the same line in /etc/sysctl.conf"
+        setting = "fs.inotify.max_user_watches=524288"
+        remedy = f"`sudo sysctl {setting}`; to keep it after a restart, add `{setting}` to /etc/sysctl.conf"
         return Finding(name, "warning", f"{limit} watches: a large repository needs more", remedy)
     return Finding(name, "ok", f"{limit} watches")
 

@@ -200,7 +200,7 @@ class Registry:
         try:
             check_files(target.path, file)
         except ModelError as error:
-            return replace(pair, match=DrafterMatch(None, f"{match.why}, but it does not fit: {error}"))
+            return replace(pair, match=DrafterMatch(None, f"{match.why}, but it does not match the target: {error}"))
         return replace(pair, drafter=drafter, match=match)
 
 

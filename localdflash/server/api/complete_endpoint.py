@@ -94,21 +94,21 @@ async def stream_answers(state: AppState, generation: GenerationRequest, count: 
                 event = {"index": progress.index, "text": piece.text, "confidence": progress.confidence}
                 progress.unsent.append({**event, "tokens": piece.choice.request.stats.tokens})
             ended = bool(piece.choice.finish) and not piece.text
-            differs = not ended or piece.choice.text not in texts
-            if (not texts or ended) and differs:
+            repeats = ended and piece.choice.text in texts
+            if (not texts or ended) and not repeats:
                 for event in progress.unsent:
                     yield event
                 progress.unsent.clear()
             if not ended:
                 continue
             last = piece.choice.index == len(generation.requests) - 1 or piece.choice.finish == "cancelled"
-            differs = differs and (last or bool(piece.choice.text.strip()))
-            stop = last or len(texts) + differs == count
-            if differs:
+            counts = not repeats and (last or bool(piece.choice.text.strip()))  # a blank answer only if none follows
+            stop = last or len(texts) + counts == count
+            if counts:
                 texts.append(piece.choice.text)
                 ends.append({**_end_event(piece.choice, progress), "stop": stop})
                 yield ends[-1]
-            elif stop:  # the last answer repeats another: send the end of the first answer again
+            elif stop:  # no event with `stop` was sent yet: end the stream with the first answer's, without a `finish`
                 yield {name: ends[0][name] for name in ("index", "text", "tokens", "confidence")} | {"stop": True}
             if stop:
                 return
