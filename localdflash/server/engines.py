@@ -102,7 +102,7 @@ class Engines:
             worker.close()
 
     async def ready(self, role: PairRole, name: str = "") -> LoadedPair:
-        """Return the pair called `name`, if it is known, else that of `role`; load it if necessary; errors as in `load`."""
+        """Return the pair called `name` if it is known, else that of `role`; load it if needed; errors as in `load`."""
         while True:
             role = self._role_named(name, role)
             if worker := self._worker_named(name, role):

@@ -43,7 +43,8 @@ def test_daemon_errors_reach_the_command(fails: Callable[..., str]) -> None:
     assert "context of 7 tokens" in fails(2, "chat", "-p", "x", "--threads", 1, "--context", 7)
     elsewhere = fails(3, "chat", "-p", "x", "--threads", 1, "--drafter", "nowhere")
     assert f"{Path.cwd() / 'nowhere'}: " in elsewhere  # not below the daemon's folder
-    assert "1024" in fails(2, "chat", "--threads", 1, "-p", "x = 1\n" * 900)
+    too_long = fails(2, "chat", "--threads", 1, "--rows", "exact", "-p", "x = 1\n" * 900)  # no notice about rows first
+    assert "1024" in too_long
 
 
 def chat_with_slow_daemon(*arguments: object) -> "subprocess.Popen[bytes]":

@@ -250,7 +250,7 @@ def test_found_drafter_that_does_not_match_is_skipped(parts_hub: FakeHub, run: C
     done = run("models", "pull", "hf:me/mine-GGUF:Q6_K")
     assert done.code == 0, done
     assert "without that drafter" in done.err
-    assert "does not fit" in run("models", "show", "hf:me/mine-GGUF:Q6_K").out
+    assert "does not match the target" in run("models", "show", "hf:me/mine-GGUF:Q6_K").out
     assert json.loads(run("models", "show", "hf:me/mine-GGUF:Q6_K", "--json").out)["drafter"] is None
 
 

@@ -123,9 +123,7 @@ class CpuTarget:
             raise ModelError(f"the CPU engine does not run {problem}; use `--backend llama.cpp`")
         self.context = context or c.context_length
         if not 8 <= self.context <= c.context_length:
-            raise UsageError(
-                f"a context of {context} tokens: expected 8 to {c.context_length}, the model's trained length"
-            )
+            raise UsageError(f"context of {context} tokens: expected 8 to {c.context_length}, the trained length")
         self.packed, self.pool, layers = packed, pool, packed.layers()
         self.vocab_size, self.length = c.vocab_size, 0
         self.cache = KVCache(c.num_hidden_layers - c.recurrent_layers, c, self.context, kv)

@@ -27,7 +27,8 @@ def load(files: LocalPair, options: Options) -> Running:
     sizes = CpuSizes(files.target, path, options.threads, options.drafter_bits, kv)
     if options.context > sizes.trained:
         raise UsageError(
-            f"context of {options.context} tokens: {files.target.name} was trained for 8 to {sizes.trained}"
+            f"context of {options.context} tokens: expected 8 to {sizes.trained}, which {files.target.name} was"
+            " trained for"
         )
     threads, thread_notice = clamp(options.threads)
     plan = fit(sizes, free.system_budget(), options.context, can_evict=options.can_evict)

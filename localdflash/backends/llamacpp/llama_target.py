@@ -59,7 +59,7 @@ def check_taps(architecture: str) -> None:
 def check_context(path: Path, context: int, trained: int) -> None:
     """Raise UsageError for a context below 8 tokens or beyond the trained one; 0 is the trained context."""
     if not 8 <= (context or trained) <= trained:
-        raise UsageError(f"context of {context} tokens: {path.name} was trained for 8 to {trained}")
+        raise UsageError(f"context of {context} tokens: expected 8 to {trained}, which {path.name} was trained for")
 
 
 class LlamaCppTarget:

@@ -29,7 +29,7 @@ class TorchTarget:
         self.model = model
         self.context = context or c.context_length
         if not 8 <= self.context <= c.context_length:
-            raise UsageError(f"context of {context} tokens: the model was trained for 8 to {c.context_length}")
+            raise UsageError(f"context of {context} tokens: expected 8 to {c.context_length}, the trained length")
         self.taps = tuple(taps)
         self.vocab_size = c.vocab_size
         self.length = 0
