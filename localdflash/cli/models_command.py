@@ -77,7 +77,8 @@ def recommend(as_json: bool) -> None:
         print_json([{**vars(one), "pair": one.pair.id, "larger": one.larger and one.larger.id} for one in found])
         return
     for one in found:
-        here = "here" if not missing_files(one.pair) else f"localdflash models pull {one.pair.id}"
+        steps = [one.install, f"localdflash models pull {one.pair.id}" if missing_files(one.pair) else ""]
+        here = ", then ".join(filter(None, steps)) or "here"
         rate = format_rate(one.tokens_per_second)
         print(f"{one.role}: {one.pair.id}, {_memory(one.pair)}, about {rate} tok/s ({here})")
         if one.larger:

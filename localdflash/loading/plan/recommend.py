@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from localdflash.base.extras import Extra, install_command, missing_module
 from localdflash.loading.plan.here import PairAssessment, assess_pair, needed_bytes, why_not
 from localdflash.models.memory.free import all_memory
 from localdflash.models.memory.parts import format_bytes
@@ -13,6 +14,7 @@ Role = Literal["chat", "completion"]
 MEMORY_SHARE = 0.8  # of the machine's memory, for a pair on the CPU; the rest is for other programs
 # Tokens per second without drafting: the speed of reading, and a suggestion of a line within 0.2 s.
 MIN_RATE: dict[Role, float] = {"chat": 5.0, "completion": 60.0}
+EXTRAS: dict[str, Extra] = {"llama.cpp": "llama", "cuda": "cuda"}  # by backend
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class Recommendation:
     tokens_per_second: float
     larger: PairEntry | None  # None: `pair` is the largest
     against_larger: str
+    install: str = ""  # command that installs the pair's backend; "": it is installed
 
 
 def recommend(role: Role, pairs: Iterable[PairEntry]) -> Recommendation | None:
@@ -36,7 +39,9 @@ def recommend(role: Role, pairs: Iterable[PairEntry]) -> Recommendation | None:
     if not (best := suitable[-1] if suitable else fastest):
         return None
     larger = next((pair for pair in by_size if needed_bytes(pair) > needed_bytes(best)), None)
-    return Recommendation(role, best, rates[best.id], larger, _against(larger, rates) if larger else "")
+    extra = EXTRAS.get(assess_pair(best).backend or "")
+    install = install_command(extra) if extra and missing_module(extra) else ""
+    return Recommendation(role, best, rates[best.id], larger, _against(larger, rates) if larger else "", install)
 
 
 def _serves(pair: PairEntry, role: Role) -> bool:

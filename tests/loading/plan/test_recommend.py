@@ -55,6 +55,15 @@ def test_a_chat_gets_the_largest_pair_that_fits_and_is_fast_enough() -> None:
     assert found.against_larger == "needs 60.00 GB, this machine has 32.00 GB"
 
 
+def test_a_missing_backend_comes_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    only_llama_cpp = replace(SPARSE, backends=("llama.cpp",))
+    for missing, command in (("llama_cpp", "pip install 'localdflash[llama]'"), ("", "")):
+        monkeypatch.setattr(recommend, "missing_module", lambda extra, missing=missing: missing)
+        found = chat([only_llama_cpp])
+        assert found
+        assert found.install == command
+
+
 def test_a_larger_pair_that_is_too_slow_is_named_with_its_speed() -> None:
     found = chat([SMALL, DENSE])
     assert found
