@@ -255,9 +255,9 @@ def _result(answer: Message) -> dict[str, Any]:
 
 
 def statistics(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the statistics of an answer for JSON. A remote server reports no more than tokens and speed."""
-    if "steps" not in numbers:
-        return {name: numbers[name] for name in ("tokens", "tokens_per_second") if name in numbers}
+    """Return the statistics of an answer for JSON; of a remote server those that it reported."""
+    if "steps_by_drafter" not in numbers:
+        return {name: numbers[name] for name in (*_COUNTS, "tokens_per_second") if name in numbers}
     by_drafter = {name or "none": steps for name, steps in numbers["steps_by_drafter"].items()}
     ms = numbers.get("ms") or {"prompt": numbers.get("prompt_ms", 0.0), "answer": numbers.get("answer_ms", 0.0)}
     speed = round(numbers["tokens_per_second"], 1)

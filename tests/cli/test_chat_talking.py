@@ -148,6 +148,8 @@ def test_chat_is_continued_and_resumed(run: Callable[..., Any]) -> None:
 def test_statistics_of_server_replies() -> None:
     assert statistics({"model": "x", "tokens": 7, "ttft_ms": 5.0}) == {"tokens": 7}
     assert statistics({"tokens": 7, "tokens_per_second": 3.25}) == {"tokens": 7, "tokens_per_second": 3.25}
+    of_vllm = {"tokens": 4, "steps": 2, "tau": 2.0, "drafted": 14, "accepted": 2}
+    assert statistics(of_vllm) == of_vllm
     steps = {"steps": 4, "tau": 1.5, "drafted": 6, "accepted": 2, "accept_by_slot": [0.5], "tokens_per_second": 3.26}
     document = statistics(
         {"tokens": 6, **steps, "steps_by_drafter": {"": 1, "dflash": 3}, "prompt_ms": 1.0, "model": "x"}
