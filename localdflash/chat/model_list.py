@@ -46,22 +46,8 @@ class PullProgress:
 
 async def list_models() -> list[ModelRow]:
     """Return all pairs, registered or downloaded: the recommended pair first, pairs that cannot run here last."""
-    recommending = asyncio.create_task(_recommended_speeds())
-    try:
-        listed, speeds = await _run_json(LIST_SECONDS, "models", "list", "--json"), await recommending
-    finally:  # an error or a cancellation must not leave the command running
-        recommending.cancel()
-        await asyncio.wait([recommending])
-    rows = [replace(_make_row(pair), recommended=speeds.get(pair["id"], "")) for pair in listed]
+    rows = map(_make_row, await _run_json(LIST_SECONDS, "models", "list", "--json"))
     return sorted(rows, key=lambda row: (bool(row.why_not), not row.recommended))
-
-
-async def _recommended_speeds() -> dict[str, str]:
-    """Return the expected speed of the recommended chat pair by its id; empty if none is recommended."""
-    with suppress(LocaldflashError):  # the list is useful without a recommendation
-        found = await _run_json(LIST_SECONDS, "models", "recommend", "--json")
-        return {one["pair"]: f"about {one['tokens_per_second']:.0f} tok/s" for one in found if one["role"] == "chat"}
-    return {}
 
 
 async def describe_model(spec: str) -> ModelRow:
@@ -116,7 +102,11 @@ async def explain_fit(pair: str) -> list[str]:
 def _make_row(pair: Mapping[str, Any]) -> ModelRow:
     memory = f"{pair['memory_gb']:g} GB" if pair["memory_gb"] else ""
     download = format_bytes(pair["to_fetch"]) if pair["to_fetch"] else ""
-    return ModelRow(pair["id"], pair["description"], memory, not pair["missing"], pair["why_not"], download)
+    rate = pair.get("recommended_tok_s")  # only in a list
+    recommended = f"about {rate:.0f} tok/s" if rate else ""
+    return ModelRow(
+        pair["id"], pair["description"], memory, not pair["missing"], pair["why_not"], download, recommended
+    )
 
 
 async def _run_json(seconds: float, *arguments: str) -> Any:

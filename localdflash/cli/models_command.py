@@ -40,7 +40,11 @@ def list_pairs(as_json: bool) -> None:
     registry = load_registry()
     pairs = [*registry.pairs.values(), *registry.unregistered_pairs(), *registry.in_other_programs()]
     if as_json:
-        print_json([_document(pair) for pair in pairs])
+        from localdflash.loading.plan import recommend as plan
+
+        best = plan.recommend("chat", registry.pairs.values())
+        rates = {best.pair.id: best.tokens_per_second} if best else {}
+        print_json([_document(pair) | {"recommended_tok_s": rates.get(pair.id)} for pair in pairs])
         return
     from localdflash.loading.plan.describe_pair import describe_pair
     from localdflash.loading.plan.here import assess_pair
