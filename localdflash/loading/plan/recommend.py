@@ -4,8 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from localdflash.base.extras import Extra, install_command, missing_module
+from localdflash.base.extras import install_command, missing_module
+from localdflash.loading.backends import EXTRAS
 from localdflash.loading.plan.here import PairAssessment, assess_pair, needed_bytes, why_not
+from localdflash.models.backend_names import Runner
 from localdflash.models.memory.free import all_memory
 from localdflash.models.memory.parts import format_bytes
 from localdflash.models.registry.pair_entry import PairEntry
@@ -14,7 +16,6 @@ Role = Literal["chat", "completion"]
 MEMORY_SHARE = 0.8  # of the machine's memory, for a pair on the CPU; the rest is for other programs
 # Tokens per second without drafting: the speed of reading, and a suggestion of a line within 0.2 s.
 MIN_RATE: dict[Role, float] = {"chat": 5.0, "completion": 60.0}
-EXTRAS: dict[str, Extra] = {"llama.cpp": "llama", "cuda": "cuda"}  # by backend
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,21 @@ def recommend(role: Role, pairs: Iterable[PairEntry]) -> Recommendation | None:
     """Return the recommendation among pairs that a test ran; None if none of them fits with a known speed."""
     tested = [pair for pair in pairs if pair.ran and _serves(pair, role)]
     by_size = sorted(tested, key=needed_bytes)
-    rates = {pair.id: rate for pair in by_size if (rate := _rate(pair, assess_pair(pair)))}
+    assessments = {pair.id: assess_pair(pair) for pair in by_size}
+    rates = {pair.id: rate for pair in by_size if (rate := _rate(pair, assessments[pair.id]))}
     suitable = [pair for pair in by_size if rates.get(pair.id, 0.0) >= MIN_RATE[role]]
     fastest = max((pair for pair in by_size if pair.id in rates), key=lambda pair: rates[pair.id], default=None)
     if not (best := suitable[-1] if suitable else fastest):
         return None
     larger = next((pair for pair in by_size if needed_bytes(pair) > needed_bytes(best)), None)
-    extra = EXTRAS.get(assess_pair(best).backend or "")
-    install = install_command(extra) if extra and missing_module(extra) else ""
-    return Recommendation(role, best, rates[best.id], larger, _against(larger, rates) if larger else "", install)
+    against, backend = _against(larger, rates) if larger else "", assessments[best.id].backend
+    return Recommendation(role, best, rates[best.id], larger, against, _install_command(backend))
+
+
+def _install_command(backend: Runner | None) -> str:
+    """Return the command that installs a backend; "" if it is installed, or needs no extra."""
+    extra = "cuda" if backend == "cuda" else EXTRAS.get(backend) if backend else None
+    return install_command(extra) if extra and missing_module(extra) else ""
 
 
 def _serves(pair: PairEntry, role: Role) -> bool:
