@@ -24,8 +24,8 @@ from localdflash.lab.train.resumable_run import Reporter, ResumableRun, State, c
 from localdflash.lab.train.training_pictures import draw_adapter_training
 
 LOG = "log.jsonl"
-GPU_STEP_TOKENS = 8192  # fewer leave the GPU idle
-GPU_TOKEN_BYTES = 2 << 20  # of a token's activations, which the backward pass needs: SmolLM2-135M
+GPU_STEP_TOKENS = 8192  # estimate: with fewer a GPU would wait for kernel launches
+GPU_TOKEN_BYTES = 2 << 20  # estimate for SmolLM2-135M: activations of a token that the backward pass needs
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from localdflash.lab.train.resumable_run import Reporter
 from localdflash.lab.train.stored_answers import AnswerWriter, find_likeliest
 
 READ_SEQUENCES = 64  # of a pass for features; 16,000 rows of logits
-SHORT_ANSWER = 64  # ids; the last batches have no more prompts than such answers would need
+SHORT_ANSWER = 64  # tokens: the last batches have as many prompts as answers of this length would need
 
 
 def answer_prompts(
