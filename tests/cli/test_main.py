@@ -58,9 +58,8 @@ def test_the_module_and_its_version_need_no_package_metadata() -> None:
 
 def test_models_list_imports_no_heavy_library() -> None:
     done = python(
-        "import sys, time; from localdflash.cli import main; code = main(['models', 'list', '--json']);"
-        f"print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr);"
-        "sys.exit(code or time.process_time() > 1.0)"
+        "import sys; from localdflash.cli import main; code = main(['models', 'list', '--json']);"
+        f"print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr); sys.exit(code)"
     )
     assert (done.returncode, done.stderr) == (0, "['numpy']\n")  # the CPU engine's library needs numpy
 
