@@ -14,7 +14,7 @@ WIDTHS = (1, 2, 4, 8, 16, 32)
 CONTEXT_TOKENS = 16  # tokens in the cache while measuring
 LONG_CONTEXT_TOKENS = 2048  # the cache pretends to hold these, to measure how costs grow with it
 GROWTH_WIDTH = 4  # batch width that is timed over a long context, next to width 1, to extrapolate to other widths
-ROUNDS = 3
+ROUND_SECONDS = 0.1  # another round of timings begins if less has passed; a slow model is timed in one round
 REPEAT_SECONDS = 3e-3  # a call is repeated until this much time has passed
 SINGLE_CALL_SECONDS = 8e-3  # a longer call is timed once
 
@@ -22,9 +22,12 @@ Key = TypeVar("Key")
 
 
 def calibrate(
-    target: Target, drafters: Sequence[Drafter], widths: Sequence[int] = WIDTHS, rounds: int = ROUNDS
+    target: Target, drafters: Sequence[Drafter], widths: Sequence[int] = WIDTHS, seconds: float = ROUND_SECONDS
 ) -> Controller:
-    """Return a controller with measured costs; a drafter that is not a model costs 0."""
+    """Return a controller with measured costs; a drafter that is not a model costs 0.
+
+    Rounds of timings begin for `seconds`, at least one.
+    """
     length = min(CONTEXT_TOKENS, target.context // 2, target.max_width)
     ids = [1] * length
     features = target.extend(ids)
@@ -32,25 +35,27 @@ def calibrate(
     for drafter in models:
         drafter.observe(ids, features)
     widths = [w for w in widths if w <= min(target.max_width, target.context - length)]
-    verify_ms = _time_fastest({width: _make_verify(target, width) for width in widths}, rounds)
+    verify_ms = _time_fastest({width: _make_verify(target, width) for width in widths}, seconds)
     for narrower, width in pairwise(verify_ms):  # a wider batch that measures faster is noise
         verify_ms[width] = max(verify_ms[width], verify_ms[narrower])
     zero_ms = dict.fromkeys((drafter.name for drafter in drafters), 0.0)
-    draft_ms = _time_fastest({each.name: partial(each.propose, 1, target.max_width) for each in models}, rounds)
+    draft_ms = _time_fastest({each.name: partial(each.propose, 1, target.max_width) for each in models}, seconds)
     for drafter in models:
         drafter.rollback(0)
-    growth = _measure_growth(target, verify_ms, length)
+    growth = _measure_growth(target, verify_ms, length, seconds)
     target.crop(0)
     return Controller(verify_ms, zero_ms | draft_ms, growth)
 
 
-def _measure_growth(target: Target, verify_ms: Mapping[int, float], length: int) -> dict[int, float] | None:
+def _measure_growth(
+    target: Target, verify_ms: Mapping[int, float], length: int, seconds: float
+) -> dict[int, float] | None:
     """Return the extra milliseconds of each width per token of context; None if a long context cannot be assumed."""
     long_length = min(LONG_CONTEXT_TOKENS, target.context - GROWTH_WIDTH)
     widths = [width for width in verify_ms if width in (1, GROWTH_WIDTH)]
     if len(widths) < 2 or long_length < 4 * length or not target.assume_length(long_length):
         return None
-    long_ms = _time_fastest({width: _make_verify(target, width) for width in widths}, 2)
+    long_ms = _time_fastest({width: _make_verify(target, width) for width in widths}, seconds)
     single, wide = (max(0.0, long_ms[width] - verify_ms[width]) / (long_length - length) for width in widths)
     return {width: single + max(0.0, wide - single) / (GROWTH_WIDTH - 1) * (width - 1) for width in verify_ms}
 
@@ -65,10 +70,11 @@ def _make_verify(target: Target, width: int) -> Callable[[], None]:
     return run
 
 
-def _time_fastest(runs: Mapping[Key, Callable[[], object]], rounds: int) -> dict[Key, float]:
+def _time_fastest(runs: Mapping[Key, Callable[[], object]], seconds: float) -> dict[Key, float]:
     """Return the fastest time of each call in milliseconds; calls are interleaved, and disturbances only slow them."""
-    times = dict.fromkeys(runs, float("inf"))
-    for _ in range(rounds):
+    deadline = time.perf_counter() + seconds
+    times = {key: _time_repeatedly(run) for key, run in runs.items()}
+    while runs and time.perf_counter() < deadline:
         for key, run in runs.items():
             times[key] = min(times[key], _time_repeatedly(run))
     return times

@@ -144,6 +144,6 @@ def _time_engine(engine: HostBackend, files: LocalPair, options: Options) -> flo
         target, drafters = running.host.target, running.host.drafters
         rounds, start = list[float](), time.perf_counter()
         while len(rounds) < MIN_ROUNDS or time.perf_counter() - start < TIMING_SECONDS:
-            costs = calibrate(target, drafters, WIDTHS, rounds=1)
+            costs = calibrate(target, drafters, WIDTHS, seconds=0.0)
             rounds.append(ms_per_token(costs, drafters, WIDTHS[-1]))
     return min(rounds)

@@ -78,3 +78,14 @@ def test_a_long_context_is_assumed_to_see_what_it_costs(timed_target: Make, monk
     for rows in (1, 2, 4, 8, 32):
         assert controller.costs.predict_ms(rows) == pytest.approx(2.0 + 1.2 * (rows - 1), rel=0.05)
     assert target.length == 0
+
+
+def test_a_slow_model_is_timed_in_one_round(timed_target: Make) -> None:
+    widths: list[int] = []
+
+    def cost(rows: int) -> float:
+        widths.append(rows)
+        return 50.0
+
+    calibrate(timed_target(Clock(), cost, context=256), [])
+    assert widths == [1, 2, 4, 8, 16, 32]
