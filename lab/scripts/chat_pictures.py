@@ -1,7 +1,7 @@
 """Pictures of the chat, made by the chat itself with SmolLM2 135M: the answers are the model's own.
 
-`PYTHONPATH=. python -P lab/scripts/chat_pictures.py FOLDER` writes chat-welcome.svg, chat.svg, chat-accepted.svg and
-chat-bench.svg. The seed is one of four that were tried: with two others the function came out wrong.
+`PYTHONPATH=. python -P lab/scripts/chat_pictures.py FOLDER` writes chat-welcome.svg, chat-models.svg, chat.svg,
+chat-accepted.svg and chat-bench.svg. The seed is one of four that were tried: with two others the function came out wrong.
 """
 
 import argparse
@@ -42,6 +42,10 @@ async def pictures(folder: Path, into: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
         await until(lambda: app.talk.answerer.stage == "ready")
         save("chat-welcome")
+        await pilot.press("ctrl+l")
+        await until(lambda: "Fits" in app.export_screenshot())
+        save("chat-models")
+        await pilot.press("escape")
         for question in QUESTIONS:
             app.ask(question)
             await until(lambda: app.talk.messages[-1].finish)
