@@ -90,7 +90,7 @@ def _open_in_torch(path: Path, target_file: Path, target: LlamaCppTarget) -> tup
     drafter, host_suffix = DFlashDrafter(model, embedding, head), IN_MEMORY if target.placement.layers else ""
 
     def measure() -> Parts:
-        return {DRAFTER + host_suffix: drafter.weight_bytes, DRAFTER_KV + host_suffix: drafter.kv_cache.nbytes}
+        return {DRAFTER + host_suffix: drafter.weight_bytes, DRAFTER_KV + host_suffix: drafter.cache_bytes}
 
     return drafter, measure, mismatch(path, model.config.trained_for, header)
 

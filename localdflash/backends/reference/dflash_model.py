@@ -3,6 +3,7 @@
 The target's features become KV cache entries once per committed token. Slot 0 holds the newest token. DSpark (arXiv
 2607.05147) adds a low-rank bias by the previous token, and a confidence head. DFlash 2 (inco.ai/blog/dflash2) adds
 convolutions over a block's rows around attention and MLP, and a selector that scores candidates by the previous token.
+LiLiCorr (`lilicorr`) scores candidates by those of all slots.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from localdflash.backends.reference.decoder import Attend, Layer, RMSNorm, rotary
+from localdflash.backends.reference.lilicorr import LiLiCorrHead
 from localdflash.models.shapes.dflash_config import DFlashConfig
 
 
@@ -126,10 +128,16 @@ class DFlash(nn.Module):
             self.confidence_head = ConfidenceHead(config)
         if config.selector_rank:
             self.candidate_selector = CandidateSelector(config)
+        if config.lilicorr:
+            self.lilicorr = LiLiCorrHead(config, config.lilicorr)
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """Return the fused features [B, T, H] of committed tokens, from features [B, T, n_taps * H]."""
+        return self.hidden_norm(self.fc(features))
 
     def context(self, features: Tensor, positions: Tensor) -> ContextKV:
         """Return each layer's KV cache entries of committed tokens, from features [B, T, n_taps * H] at positions."""
-        fused = self.hidden_norm(self.fc(features))
+        fused = self.fuse(features)
         cos, sin = self._rotary(positions)
         return [cast(Layer, layer).self_attn.project_context(fused, cos, sin) for layer in self.layers]
 

@@ -10,7 +10,7 @@ from localdflash.models.registry import records
 from localdflash.models.registry.records import FileRecord
 from localdflash.models.weights.split import names_of
 
-DrafterKind = Literal["dflash", "dflash2", "dspark"]
+DrafterKind = Literal["dflash", "dflash2", "dspark", "lilicorr"]
 RanWith = Literal["its own weights", "random weights"]
 ADAPTED = "adapted"  # folder of locally merged targets
 

@@ -40,11 +40,19 @@ HEAD_TENSORS = {
     "selector_successor.weight": "candidate_selector.successor_codebook",
     "selector_hidden.weight": "candidate_selector.hidden_projection.weight",
 }
+LILICORR_NAMES = (  # newer names in a LiLiCorr head, and the first ones
+    ("feature_norm.", "feature_mlp.0."),
+    ("feature_mlp.up_proj.", "feature_mlp.1."),
+    ("feature_mlp.down_proj.", "feature_mlp.3."),
+    (".mlp.up_proj.", ".mlp.0."),
+    (".mlp.down_proj.", ".mlp.2."),
+)
 MAGNITUDE = "a YaRN magnitude other than that of its factor"  # for messages
 REFUSED_METADATA: Refused = {
     "attention.value_scale": ("scaled attention values",),
     "attention.scale": ("scaled attention",),
     "hyper_connection.count": ("hyper-connections",),
+    "decoder_arch": ("another network than Qwen3's", "qwen3"),
     "hidden_activation": ("another activation than SiLU", "silu"),
     "rope.scaling.yarn_log_multiplier": (MAGNITUDE,),
     "rope.scaling.attn_factor": (MAGNITUDE, 0.0, 1.0),
@@ -60,6 +68,8 @@ def config_of_gguf(header: gguf.GGUFHeader) -> DFlashConfig:
         raise ModelError(f"{subject}: architecture {header.architecture!r} is not a DFlash drafter (expected 'dflash')")
     fields = Fields(subject, {name.removeprefix("dflash."): value for name, value in header.metadata.items()})
     fields.refuse_all(REFUSED_METADATA)
+    if any("lilicorr" in name for name in header.tensors):
+        raise ModelError(f"{subject}: a LiLiCorr head in a GGUF is not supported; use the drafter's safetensors")
     window = fields.get("attention.sliding_window", as_count, 0)
     markov = header.tensors.get("markov_w1.weight")
     settings = {
@@ -140,8 +150,11 @@ def key_of(name: str) -> str:
 
 
 def plain_name(name: str) -> str:
-    """Return z-lab's name of a tensor that another tool named `model...` or `midlayer...`."""
-    return name.removeprefix("model.").replace("midlayer.", "layers.0.")
+    """Return our networks' name of a tensor (z-lab's, where it has one), which other tools named differently."""
+    name = name.removeprefix("model.").replace("midlayer.", "layers.0.")
+    for theirs, ours in LILICORR_NAMES if name.startswith("lilicorr.") else ():
+        name = name.replace(theirs, ours)
+    return name
 
 
 def _with_tensors(config: DFlashConfig, header: safetensors.SafetensorsHeader) -> DFlashConfig:

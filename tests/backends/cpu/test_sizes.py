@@ -14,6 +14,7 @@ from localdflash.engine.checkpoints import MAX_CHECKPOINTS as CHECKPOINTS
 from localdflash.models.memory.fit import NO_DRAFTER, UNCHANGED
 from localdflash.models.memory.parts import DRAFTER, SCRATCH, TARGET, TARGET_KV
 from tests.support import gpt_oss_models, qwen35_models
+from tests.support.random_drafters import config_of, random_weights, vocabulary_of, write_zlab
 from tests.support.random_models import Shape, write, write_header_alone
 
 SHAPE = Shape("Q8_0", 256, 3, 4, 2, 512, 65536)
@@ -67,5 +68,9 @@ def test_unsupported_pairs_are_refused(tmp_path: Path, tiny_pair: Path) -> None:
     odd = write(tmp_path / "odd.gguf", Shape("Q8_0", 256, 1, 4, 2, 512, 512, head_dim=48))
     with pytest.raises(ModelError, match=r"heads of 48 .*use `--backend llama.cpp`"):
         CpuSizes(odd, None)
+    target = tiny_pair / "target.gguf"
+    config = config_of("LiLiCorr", vocabulary_of(target))
+    with pytest.raises(ModelError, match=r"does not run drafters with a LiLiCorr head; use `--backend llama\.cpp`"):
+        CpuSizes(target, write_zlab(tmp_path, config, random_weights(config)))
     with pytest.raises(ModelError, match="architecture 'qwen3' is not a DFlash drafter"):
         CpuSizes(tiny_pair / "target.gguf", tiny_pair / "target.gguf")

@@ -12,13 +12,15 @@ import pytest
 
 from localdflash.backends.llamacpp import llama_library
 from localdflash.backends.llamacpp.llama_drafter import LlamaCppDFlashDrafter
+from localdflash.backends.llamacpp.llama_sizes import torch_drafter_parts
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.reference.dflash_files import load
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.backends.reference.reference_drafter import DFlashDrafter
 from localdflash.base.errors import ModelError
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV
 from localdflash.models.weights.gguf import read_header
-from tests.support.random_drafters import config_of, random_weights, vocabulary_of, write_gguf
+from tests.support.random_drafters import config_of, random_weights, vocabulary_of, write_gguf, write_zlab
 from tests.support.shortened import shortened
 
 
@@ -55,6 +57,19 @@ def test_biases_in_attention_are_refused(target: LlamaCppTarget, tiny_pair: Path
     path = write_gguf(tmp_path / "drafter.gguf", config, random_weights(config), tiny_pair / "target.gguf")
     with pytest.raises(ModelError, match=r"drafter\.gguf: llama\.cpp runs no drafters with attention biases"):
         LlamaCppDFlashDrafter(path, target, threads=1)
+
+
+@pytest.mark.parametrize("variant", ["full", "DSpark that judges", "DFlash 2", "LiLiCorr"])
+def test_memory_of_a_drafter_in_torch_is_planned(variant: str, tiny_pair: Path, tmp_path: Path) -> None:
+    reference = load_decoder(tiny_pair / "target.gguf")
+    config = config_of(variant, reference.config.vocab_size)
+    embedding, head = reference.embed_tokens.weight, reference.lm_head.weight
+    drafter = DFlashDrafter(load(write_zlab(tmp_path, config, random_weights(config))), embedding, head)
+    drafter.observe([7] * 100, np.zeros((100, 192), np.float32))
+    tied = embedding.data_ptr() == head.data_ptr()
+    parts = torch_drafter_parts(config, 100, len(embedding), config.decoder.hidden_size, tied)
+    assert parts[DRAFTER_KV] == drafter.cache_bytes
+    assert parts[DRAFTER] == pytest.approx(drafter.weight_bytes, rel=0.02)
 
 
 IDS = list(range(3, 500, 4))

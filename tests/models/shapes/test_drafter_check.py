@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from localdflash.base.errors import ModelError
+from localdflash.models.shapes.dflash_file import config_of_gguf
 from localdflash.models.shapes.drafter_check import check_drafter, count_prediction_bytes
 from localdflash.models.weights.gguf import read_header
 from tests.support.gguf_writing import finish
@@ -28,6 +29,25 @@ def test_files_of_other_kinds_are_refused(architecture: str, tmp_path: Path) -> 
     target = write(tmp_path / "target.gguf", "llama")
     with pytest.raises(ModelError, match=rf"architecture '{architecture}', not a DFlash drafter; see"):
         check_drafter(target, write(tmp_path / "drafter.gguf", architecture))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "architecture", "said"),
+    [("lilicorr.out_head.weight", "", "a LiLiCorr head in a GGUF"), ("x", "laguna", "another network than Qwen3's")],
+)
+def test_drafters_that_no_reader_knows_are_refused_in_one_line(
+    tensor: str, architecture: str, said: str, tmp_path: Path
+) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "drafter.gguf", "dflash")
+    writer.add_tensor(tensor, np.zeros(8, np.float32))
+    if architecture:
+        writer.add_string("dflash.decoder_arch", architecture)
+    finish(writer)
+    with pytest.raises(ModelError, match=said) as caught:
+        config_of_gguf(read_header(tmp_path / "drafter.gguf"))
+    assert str(tmp_path) in str(caught.value)
+    assert "; use " in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_prediction_blocks_are_the_last_ones(tmp_path: Path) -> None:
