@@ -14,6 +14,7 @@ WIDTHS = (1, 2, 4, 8, 16, 32)
 CONTEXT_TOKENS = 16  # tokens in the cache while measuring
 LONG_CONTEXT_TOKENS = 2048  # the cache pretends to hold these, to measure how costs grow with it
 GROWTH_WIDTH = 4  # batch width that is timed over a long context, next to width 1, to extrapolate to other widths
+ID_STRIDE = 7919  # a prime, so that `spread_ids` repeats no id before it has used the whole vocabulary
 ROUND_SECONDS = 0.1  # another round of timings begins if less has passed; a slow model is timed in one round
 REPEAT_SECONDS = 3e-3  # a call is repeated until this much time has passed
 SINGLE_CALL_SECONDS = 8e-3  # a longer call is timed once
@@ -29,7 +30,7 @@ def calibrate(
     Rounds of timings begin for `seconds`, at least one.
     """
     length = min(CONTEXT_TOKENS, target.context // 2, target.max_width)
-    ids = [1] * length
+    ids = spread_ids(target.vocab_size, length)
     features = target.extend(ids)
     models = [drafter for drafter in drafters if drafter.is_model]
     for drafter in models:
@@ -60,11 +61,17 @@ def _measure_growth(
     return {width: single + max(0.0, wide - single) / (GROWTH_WIDTH - 1) * (width - 1) for width in verify_ms}
 
 
+def spread_ids(vocab_size: int, count: int) -> list[int]:
+    """Return different token ids: like the tokens of a text, they are routed to different experts."""
+    return [(1 + ID_STRIDE * i) % vocab_size for i in range(count)]
+
+
 def _make_verify(target: Target, width: int) -> Callable[[], None]:
-    draft = Draft("none", [1] * (width - 1), [1.0] * (width - 1))
+    anchor, *tokens = spread_ids(target.vocab_size, width)
+    draft = Draft("none", tokens, [1.0] * len(tokens))
 
     def run() -> None:
-        target.verify(1, draft)
+        target.verify(anchor, draft)
         target.keep(0)
 
     return run

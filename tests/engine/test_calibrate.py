@@ -89,3 +89,19 @@ def test_a_slow_model_is_timed_in_one_round(timed_target: Make) -> None:
 
     calibrate(timed_target(Clock(), cost, context=256), [])
     assert widths == [1, 2, 4, 8, 16, 32]
+
+
+def test_the_batch_of_a_mixture_of_experts_costs_what_its_different_tokens_touch(
+    fake_target: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each different token of a batch touches an expert of its own, which takes 1 ms to read."""
+    clock, target = Clock(), fake_target(np.zeros((64, 64, 64), np.float32), context=256)
+    monkeypatch.setattr(module, "time", clock)
+    verify = target.verify
+
+    def timed(anchor: int, draft: Draft) -> Any:
+        clock.spend(len({anchor, *draft.tokens}))
+        return verify(anchor, draft)
+
+    monkeypatch.setattr(target, "verify", timed)
+    assert calibrate(target, []).costs.predict_ms(8) == pytest.approx(8.0)
