@@ -26,6 +26,7 @@ from localdflash.backends.llamacpp.decode_flags import MAX_WIDTH, ONE_PATH, Deco
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import bandwidth
+from localdflash.engine.calibrate import spread_ids
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Target, TargetFeatures
 from localdflash.lab import result_file
@@ -42,10 +43,11 @@ PADDED = DecodeMode(ONE_PATH, tuple(range(2, MAX_WIDTH + 1)))  # a single token 
 
 def forward_ms(target: Target, rows: int) -> float:
     """Return the time of a verify step without commit; the first of two runs warms the CPU's caches."""
-    draft = Draft("none", [1] * (rows - 1), [1.0] * (rows - 1))
+    anchor, *tokens = spread_ids(target.vocab_size, rows)
+    draft = Draft("none", tokens, [1.0] * len(tokens))
     for _ in range(2):
         began = time.perf_counter()
-        target.verify(1, draft)
+        target.verify(anchor, draft)
         target.keep(0)
     return (time.perf_counter() - began) * 1e3
 

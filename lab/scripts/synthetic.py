@@ -34,8 +34,20 @@ QWEN3_8B = DecoderConfig(
 QWEN3_4B = replace(QWEN3_8B, hidden_size=2560, num_attention_heads=32, intermediate_size=9728, tie_word_embeddings=True)
 QWEN3_1_7B = replace(QWEN3_4B, hidden_size=2048, num_hidden_layers=28, num_attention_heads=16, intermediate_size=6144)
 QWEN3_0_6B = replace(QWEN3_1_7B, hidden_size=1024, intermediate_size=3072)
-SHAPES = {"0.6B": QWEN3_0_6B, "1.7B": QWEN3_1_7B, "4B": QWEN3_4B}
+# Eight of the 48 layers of Qwen3 30B-A3B: with all, the file would take 17 GB.
+QWEN3_30B_A3B_CUT = replace(
+    QWEN3_8B,
+    hidden_size=2048,
+    num_hidden_layers=8,
+    num_key_value_heads=4,
+    intermediate_size=6144,
+    num_experts=128,
+    num_experts_per_tok=8,
+    moe_intermediate_size=768,
+)
+SHAPES = {"0.6B": QWEN3_0_6B, "1.7B": QWEN3_1_7B, "4B": QWEN3_4B, "30B-A3B": QWEN3_30B_A3B_CUT}
 TAPS = {QWEN3_0_6B: (1, 7, 13, 19, 25), QWEN3_1_7B: (1, 7, 13, 19, 25), QWEN3_4B: (1, 9, 17, 25, 33)}
+TAPS[QWEN3_30B_A3B_CUT] = (1, 2, 3, 5, 6)
 QWEN3_8B_DRAFTER = DFlashConfig(replace(QWEN3_8B, num_hidden_layers=5), 16, 151_669, (1, 9, 17, 25, 33))
 TINY = replace(
     QWEN3_8B,
@@ -71,7 +83,7 @@ U32, F32, BOOL, STRING, ARRAY, I32 = 4, 6, 7, 8, 9, 5  # types of metadata value
 def published_drafter(target: DecoderConfig, short: int) -> DFlashConfig:
     """Return a target's drafter in the published shape: five layers, blocks of 16; `short`: tokens, 0 for all."""
     spread = range(0, target.vocab_size, target.vocab_size // short) if short else range(0)
-    decoder = replace(target, num_hidden_layers=5)
+    decoder = replace(target, num_hidden_layers=5, num_experts=0)
     return DFlashConfig(decoder, 16, target.vocab_size - 1, TAPS[target], short=tuple(spread)[:short])
 
 
@@ -91,7 +103,7 @@ class Tensor:
 
 def write_target(path: Path, config: DecoderConfig, name: str, kind: GGMLType = GGMLType.Q4_K) -> None:
     """Write a target of one type, Q4_0, Q4_1 or Q8_0; Q4_K is Q4_K_M's mix. A tied embedding has the head's type."""
-    c, prefix, head = config, "qwen3", HEADS[kind]
+    c, prefix, head = config, "qwen3moe" if config.num_experts else "qwen3", HEADS[kind]
     tensors = [
         Tensor("token_embd.weight", (c.vocab_size, c.hidden_size), head if c.tie_word_embeddings else kind),
         Tensor("output_norm.weight", (c.hidden_size,), GGMLType.F32),
@@ -143,11 +155,22 @@ def _layers(config: DecoderConfig, kind: GGMLType, fine: GGMLType) -> Iterator[T
             ("attn_q_norm", (c.head_dim,), GGMLType.F32),
             ("attn_k_norm", (c.head_dim,), GGMLType.F32),
             ("ffn_norm", (c.hidden_size,), GGMLType.F32),
-            ("ffn_gate", (c.intermediate_size, c.hidden_size), kind),
-            ("ffn_up", (c.intermediate_size, c.hidden_size), kind),
-            ("ffn_down", (c.hidden_size, c.intermediate_size), mixed),
+            *(_experts(c, kind, mixed) if c.num_experts else _mlp(c, kind, mixed)),
         ):
             yield Tensor(f"blk.{layer}.{name}.weight", shape, tensor_kind)
+
+
+def _mlp(c: DecoderConfig, kind: GGMLType, mixed: GGMLType) -> Iterator[tuple[str, tuple[int, ...], GGMLType]]:
+    yield "ffn_gate", (c.intermediate_size, c.hidden_size), kind
+    yield "ffn_up", (c.intermediate_size, c.hidden_size), kind
+    yield "ffn_down", (c.hidden_size, c.intermediate_size), mixed
+
+
+def _experts(c: DecoderConfig, kind: GGMLType, mixed: GGMLType) -> Iterator[tuple[str, tuple[int, ...], GGMLType]]:
+    yield "ffn_gate_inp", (c.num_experts, c.hidden_size), GGMLType.F32
+    yield "ffn_gate_exps", (c.num_experts, c.moe_intermediate_size, c.hidden_size), kind
+    yield "ffn_up_exps", (c.num_experts, c.moe_intermediate_size, c.hidden_size), kind
+    yield "ffn_down_exps", (c.num_experts, c.hidden_size, c.moe_intermediate_size), mixed
 
 
 def _metadata(prefix: str, name: str, config: DecoderConfig, file_type: int) -> list[bytes]:
@@ -159,6 +182,7 @@ def _metadata(prefix: str, name: str, config: DecoderConfig, file_type: int) -> 
         _number(f"{prefix}.embedding_length", c.hidden_size),
         _number(f"{prefix}.block_count", c.num_hidden_layers),
         _number(f"{prefix}.feed_forward_length", c.intermediate_size),
+        *([_number(f"{prefix}.{key}", value) for key, value in _expert_numbers(c)] if c.num_experts else ()),
         _number(f"{prefix}.attention.head_count", c.num_attention_heads),
         _number(f"{prefix}.attention.head_count_kv", c.num_key_value_heads),
         _number(f"{prefix}.attention.key_length", c.head_dim),
@@ -174,6 +198,12 @@ def _metadata(prefix: str, name: str, config: DecoderConfig, file_type: int) -> 
         _number("tokenizer.ggml.eos_token_id", c.vocab_size - 1),
         _pair("tokenizer.ggml.add_bos_token", BOOL, b"\0"),
     ]
+
+
+def _expert_numbers(c: DecoderConfig) -> Iterator[tuple[str, int]]:
+    yield "expert_count", c.num_experts
+    yield "expert_used_count", c.num_experts_per_tok
+    yield "expert_feed_forward_length", c.moe_intermediate_size
 
 
 def _text(value: str) -> bytes:
