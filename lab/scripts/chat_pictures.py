@@ -1,7 +1,8 @@
 """Pictures of the chat, made by the chat itself with SmolLM2 135M: the answers are the model's own.
 
 `PYTHONPATH=. python -P lab/scripts/chat_pictures.py FOLDER` writes chat-welcome.svg, chat-models.svg, chat.svg,
-chat-accepted.svg and chat-bench.svg. The seed is one of four that were tried: with two others the function came out wrong.
+chat-accepted.svg and chat-bench.svg. The seed is one of four that were tried: with two others the function came out
+wrong.
 """
 
 import argparse
