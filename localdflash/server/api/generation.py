@@ -16,6 +16,7 @@ from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.http_responses import ApiError, bad
 from localdflash.server.api.schemas import SamplingFields
+from localdflash.server.worker import PromptProgress
 from localdflash.text.grammar import Grammars
 from localdflash.text.stream import Detokenizer, Ending, TextDecoder
 from localdflash.text.tokenizer import Tokenizer
@@ -142,15 +143,18 @@ class Choice:
 
 @dataclass(frozen=True)
 class ChoicePiece:
-    """Text that one step added to a choice. The last piece of a choice has neither text nor tokens nor step."""
+    """Text that one step added to a choice, or progress of its prefill. The last piece has only the choice."""
 
     choice: Choice
     text: str = ""
     chosen: Sequence[SampledToken] = ()
     step: Step | None = None
+    progress: PromptProgress | None = None
 
 
-async def pieces(state: AppState, generation: GenerationRequest) -> AsyncGenerator[ChoicePiece]:
+async def pieces(
+    state: AppState, generation: GenerationRequest, *, progress: bool = False
+) -> AsyncGenerator[ChoicePiece]:
     """Run the choices in turn and yield their pieces. Closing the generator cancels the request within one step."""
     began = time.perf_counter()
     if generation.document:
@@ -174,9 +178,13 @@ async def pieces(state: AppState, generation: GenerationRequest) -> AsyncGenerat
             seconds=generation.max_seconds,
             ending=ending,
             make_decoder=generation.make_decoder,
+            progress=progress,
         )
         async with aclosing(answer) as deltas:
             async for delta in deltas:
+                if delta.progress:
+                    yield ChoicePiece(choice, progress=delta.progress)
+                    continue
                 if delta.step and not choice.ids:
                     state.metrics.record_first_token(time.perf_counter() - began)
                 choice.ids += delta.step.tokens if delta.step else ()

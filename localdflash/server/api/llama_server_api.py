@@ -97,12 +97,12 @@ async def _answer(http: HttpRequest, state: AppState, generation: GenerationRequ
 
 
 async def _events(state: AppState, generation: GenerationRequest, body: NativeRequest) -> AsyncGenerator[Any]:
-    async with aclosing(pieces(state, generation)) as source:
+    async with aclosing(pieces(state, generation, progress=bool(body.return_progress))) as source:
         async for piece in source:
             request = piece.choice.request
             if piece.choice.finish and not piece.text:
                 yield _select_fields(_final_fields(generation, piece.choice, ""), body)
-            elif piece.text:
+            elif piece.text or piece.progress:
                 yield {
                     "index": 0,
                     "content": piece.text,
@@ -112,6 +112,7 @@ async def _events(state: AppState, generation: GenerationRequest, body: NativeRe
                     "tokens_predicted": request.stats.tokens,
                     "tokens_evaluated": len(request.ids),
                     **({"timings": timings([request])} if body.timings_per_token else {}),
+                    **({"prompt_progress": piece.progress} if piece.progress else {}),
                 }
 
 

@@ -52,6 +52,7 @@ class SamplingFields(GenerationFields, kw_only=True):
     json_schema: dict[str, Any] | None = None
     document: Annotated[str, Meta(max_length=4096)] | None = None  # a newer request with this id cancels this one
     timings_per_token: bool | None = None  # llama-server's name; True: timings in every event
+    return_progress: bool | None = None  # llama-server's name; True: events report the progress of the prefill
 
 
 class OpenAIFields(SamplingFields, kw_only=True):

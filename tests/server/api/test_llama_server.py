@@ -18,7 +18,7 @@ from localdflash.server.api.llama_server_api import _infill
 from localdflash.server.api.schemas import Extra, InfillRequest
 from localdflash.text.fim_formats import FORMATS
 from localdflash.text.grammar import Grammars
-from tests.server.api.dialects import AFTER, BEFORE, CHAT, COMPLETIONS, INFILL, RAW
+from tests.server.api.dialects import AFTER, BEFORE, CHAT, COMPLETIONS, INFILL, RAW, plain_events
 from tests.server.api.test_streams import ENDLESS, LONG, send
 
 
@@ -179,6 +179,30 @@ def test_timings_per_token(client: Any, path: str) -> None:
         assert told
         assert all(("timings" in event) == asked for event in told)
         assert not asked or all(event["timings"]["predicted_n"] > 0 for event in told)
+
+
+@pytest.mark.parametrize("path", ["/completion", CHAT.path, "/v1/completions"])
+@pytest.mark.parametrize("seconds", [0.0, 100.0])
+def test_progress_of_a_prefill(client: Any, path: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream reports it before the text: at the start, then at most once in a while, and at the end."""
+    monkeypatch.setattr("localdflash.server.worker.PROGRESS_SECONDS", seconds)
+    lines = f"{seconds} {path}\n" + "x = 1\n" * 150
+    prompt = {"messages": [{"role": "user", "content": lines}]} if path == CHAT.path else {"prompt": lines}
+    body = {**prompt, "n_predict": 4, "temperature": 0, "return_progress": True}
+    events = plain_events(client.post(path, {**body, "stream": True}).text.removesuffix("data: [DONE]\n\n"))
+    told = [event.get("prompt_progress") for event in events]
+    progress = list(filter(None, told))
+    first, last = progress[0], progress[-1]
+    assert (first["processed"], last["processed"]) == (first["cache"], last["total"])
+    assert last["total"] > 500
+    assert last["time_ms"] >= first["time_ms"] == 0
+    assert all(one["cache"] == first["cache"] and one["total"] == last["total"] for one in progress)
+    assert (len(progress) > 2) == (seconds == 0)
+    is_text = [bool(event.get("content") or any(map(_has_text, event.get("choices", ())))) for event in events]
+    assert is_text.index(True) > told.index(last)
+    assert not any(told[told.index(last) + 1 :])
+    assert "prompt_progress" not in client.post(path, body).text
+    assert "prompt_progress" not in client.post(path, {**body, "stream": True, "return_progress": False}).text
 
 
 def _has_text(choice: Any) -> bool:
