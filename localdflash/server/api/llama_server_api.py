@@ -204,8 +204,8 @@ def _piece(tokenizer: Tokenizer, token: int) -> str | list[int]:
 
 
 async def props(http: HttpRequest, state: AppState) -> Response:
-    """Serve GET /props: properties of the main role's pair."""
-    loaded = await state.ready(state.engines.main_role)
+    """Serve GET /props: properties of the pair of `?model=` (default: the main role's)."""
+    loaded = await state.ready(state.engines.main_role, http.query_params.get("model"))
     return json_response(
         {
             "default_generation_settings": {
@@ -230,6 +230,12 @@ async def slots(http: HttpRequest, state: AppState) -> Response:
     if http.query_params.get("fail_on_no_slot") and all(slot["is_processing"] for slot in entries):
         raise ApiError(503, "no slot available", code="queue_full", Retry_After="1")
     return json_response(entries)
+
+
+async def change_slot(http: HttpRequest, state: AppState) -> Response:
+    """Raise ApiError 501 for POST /slots/N?action=save, restore or erase."""
+    message = "slots cannot be saved, restored or erased; KV caches of earlier prompts are reused automatically"
+    raise ApiError(501, message, code="not_offered")
 
 
 def _slot(number: int, loaded: LoadedPair, scheduler: Scheduler | None) -> dict[str, Any]:

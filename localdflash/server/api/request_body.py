@@ -28,6 +28,12 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "mirostat": (0,),
     "typical_p": (1,),
     "n_probs": (0,),
+    "samplers": (  # llama-server's defaults of two versions, and the lists of llama.vim, which are for its `/infill`
+        ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"],
+        ["dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"],
+        ["top_k", "top_p", "infill"],
+        [],
+    ),
     "dry_multiplier": (0,),
     "xtc_probability": (0,),
     "dynatemp_range": (0,),

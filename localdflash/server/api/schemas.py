@@ -278,6 +278,12 @@ class LoadRequest(Struct, forbid_unknown_fields=True):
     others: EvictionPolicy = "wait"
 
 
+class ModelRequest(Struct):
+    """POST /models/load and /models/unload."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=4096)]
+
+
 class ListenRequest(Struct, forbid_unknown_fields=True):
     """POST /listen: see `localdflash.server.tcp.TcpPort`."""
 

@@ -210,14 +210,15 @@ def _has_text(choice: Any) -> bool:
 
 
 def test_paths_without_v1_and_counts(client: Any) -> None:
-    """Zed lists /models; other programs leave out /v1."""
+    """Other programs leave out /v1."""
     chat = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
-    assert client.get("/models").json() == client.get("/v1/models").json()
     assert client.post("/chat/completions", chat).json()["object"] == "chat.completion"
     assert client.post("/completions", {"prompt": "x", "max_tokens": 2}).json()["object"] == "text_completion"
     counted = client.post("/v1/chat/completions/input_tokens", chat).json()
     assert counted["input_tokens"] == client.post("/apply-template", {**chat, "count": True}).json()["tokens"]
-    assert client.get("/props").json()["default_generation_settings"]["params"]["temperature"] == 1.0
+    for model in ("", "?model=embedded"):
+        assert client.get(f"/props{model}").json()["default_generation_settings"]["params"]["temperature"] == 1.0
+    assert client.get("/props?model=qwen3-8b").status_code == 404
 
 
 def test_a_plain_client_reads_that_its_body_is_too_large(live: Any) -> None:
