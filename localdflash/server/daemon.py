@@ -138,6 +138,7 @@ class Daemon:
     def stop(self) -> None:
         """Stop accepting connections; exit when running answers finish, or after `GRACE_SECONDS`."""
         self._local_listener.withdraw()  # a new client now starts a daemon, which waits for our exit
+        self._app.state.shared.is_stopping = True
         for server in self._servers:
             server.should_exit = True
 

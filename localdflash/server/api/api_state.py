@@ -34,6 +34,7 @@ class AppState:
     stop: Callable[[], None] | None = None
     listen: Callable[[TcpPort], AsyncGenerator[str]] | None = None
     refuses_unknown: bool = False
+    is_stopping: bool = field(default=False, init=False)
     began: float = field(default_factory=time.monotonic, init=False)
     newest: WeakValueDictionary[str, object] = field(default_factory=WeakValueDictionary, init=False)
     _grammars: WeakKeyDictionary[LoadedPair, Grammars] = field(default_factory=WeakKeyDictionary, init=False)

@@ -92,14 +92,14 @@ def _states(engines: Engines) -> dict[str, str]:
 
 async def model_events(http: HttpRequest, state: AppState) -> Response:
     """Serve GET /models/sse like llama-server's router: an event for each new state of a pair."""
-    return EventStream(_state_events(state.engines))
+    return EventStream(_state_events(state))
 
 
-async def _state_events(engines: Engines) -> AsyncGenerator[Any]:
-    old = _states(engines)
-    while True:
+async def _state_events(state: AppState) -> AsyncGenerator[Any]:
+    old = _states(state.engines)
+    while not state.is_stopping:
         await asyncio.sleep(EVENT_SECONDS)
-        new = _states(engines)
+        new = _states(state.engines)
         for pair in old | new:
             before, value = old.get(pair, "unloaded"), new.get(pair, "unloaded")
             if before != value:
@@ -114,7 +114,7 @@ async def load_model(http: HttpRequest, state: AppState, body: ModelRequest) -> 
     if states.get(body.model, "unloaded") != "unloaded":
         raise bad("model", f"{body.model!r} is already {states[body.model]}")
     if body.model not in {*states, *await asyncio.to_thread(_installed_pairs)}:
-        message = f"no model {body.model!r} on this machine; `localdflash models list` shows those to pull"
+        message = f"GET /models does not list {body.model!r}; `localdflash models pull` downloads a pair"
         raise ApiError(404, message, param="model", code="model_not_found")
     await until_disconnect(http.receive, state.engines.load_next_to_others(body.model))
     return json_response({"success": True})

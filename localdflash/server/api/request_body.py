@@ -28,12 +28,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "mirostat": (0,),
     "typical_p": (1,),
     "n_probs": (0,),
-    "samplers": (  # llama-server's defaults of two versions, and the lists of llama.vim, which are for its `/infill`
-        ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"],
-        ["dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"],
-        ["top_k", "top_p", "infill"],
-        [],
-    ),
+    "top_n_sigma": (-1, 0),
     "dry_multiplier": (0,),
     "xtc_probability": (0,),
     "dynatemp_range": (0,),

@@ -18,6 +18,9 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 LogitBias = (  # bias by token id, or pairs of token id and bias from llama-server's clients
     Annotated[dict[Token, Bias], Meta(max_length=4096)] | Annotated[list[tuple[Token, Bias]], Meta(max_length=4096)]
 )
+Sampler = Literal[  # of the names without a field here, `request_body` refuses the parameters
+    "penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature", "infill"
+]
 Stop = str | Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=64)]  # the client Continue sends 17
 
 
@@ -46,6 +49,7 @@ class SamplingFields(GenerationFields, kw_only=True):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: LogitBias | None = None
+    samplers: list[Sampler] | None = None  # llama-server's name; the others are off
     stop: Stop | None = None
     n_predict: Limit | None = None  # llama-server's name
     grammar: str | None = None  # GBNF

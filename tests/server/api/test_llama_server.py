@@ -13,7 +13,7 @@ from localdflash.engine.sampling_params import SamplingParams
 from localdflash.lab.scripts.support.direct_answer import answer_directly
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.completion_request import prepare_middle
-from localdflash.server.api.generation import _IndentLimit
+from localdflash.server.api.generation import _IndentLimit, params_of
 from localdflash.server.api.llama_server_api import _infill
 from localdflash.server.api.schemas import Extra, InfillRequest
 from localdflash.text.fim_formats import FORMATS
@@ -166,6 +166,22 @@ def test_zed_and_continue_complete(client: Any, plain: LoadedPair) -> None:
     expected = min((whole.partition(stop)[0] for stop in CONTINUE_STOPS), key=len)
     assert COMPLETIONS.both(client, prompt=prompt, stop=CONTINUE_STOPS).text == expected
     assert RAW.both(client, prompt=prompt, stop=CONTINUE_STOPS).text == expected
+
+
+def test_samplers_that_are_not_listed_are_off() -> None:
+    """llama.vim lists min_p and temperature for instructions, and `infill` for completions."""
+    asked: dict[str, Any] = {"temperature": 0.1, "min_p": 0.1, "top_k": 5, "top_p": 0.5, "presence_penalty": 1.0}
+    asked["repeat_penalty"] = 1.1
+    whole = SamplingParams(0.1, 5, 0.5, 0.1, 1.1, presence_penalty=1.0)
+    for samplers, params in (
+        (None, whole),
+        (["top_k", "top_p", "infill"], whole),
+        (["min_p", "temperature"], SamplingParams(0.1, min_p=0.1)),
+        (["penalties", "top_k"], SamplingParams(1.0, 5, repetition_penalty=1.1, presence_penalty=1.0)),
+        ([], SamplingParams(1.0)),
+    ):
+        assert params_of(InfillRequest(**asked, samplers=samplers), 0.0) == params
+    assert params_of(InfillRequest(samplers=["top_k", "infill"]), 0.0, {"top_p": 0.9}) == SamplingParams(top_p=0.9)
 
 
 @pytest.mark.parametrize("path", ["/completion", CHAT.path, "/v1/completions"])

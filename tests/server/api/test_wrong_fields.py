@@ -60,7 +60,9 @@ TABLE: dict[Dialect, list[tuple[dict[str, Any], str]]] = {
         ({"logit_bias": {"-1": 1}}, "logit_bias"),
         ({"logit_bias": [[5, False]]}, "logit_bias[0][1]"),
         ({"best_of": 2}, "best_of"),
-        ({"samplers": ["temperature", "top_k"]}, "samplers"),
+        ({"samplers": ["top_k", "adaptive_p"]}, "samplers[1]"),
+        ({"samplers": "kpt"}, "samplers"),
+        ({"top_n_sigma": 1.0}, "top_n_sigma"),
     ],
     COMPLETIONS: [
         ({"prompt": ["a", 5]}, "prompt"),
