@@ -299,8 +299,8 @@ async def _events(
                     yield {**head, "choices": [part]}
                 yield {**head, "choices": [last], "timings": timings([piece.choice.request])}
             elif piece.text or piece.chosen or piece.progress or (body.steps and piece.step):
-                extra = {"step": _step(generation, piece.step, decoder)} if body.steps and piece.step else {}
-                extra |= {"timings": timings([piece.choice.request])} if body.timings_per_token else {}
+                extra: dict[str, Any] = {"timings": timings([piece.choice.request])} if body.timings_per_token else {}
+                extra |= {"step": _step(generation, piece.step, decoder)} if body.steps and piece.step else {}
                 extra |= {"prompt_progress": piece.progress} if piece.progress else {}
                 yield {**head, "choices": [builder.part(piece)], **extra}
     if with_usage:

@@ -180,7 +180,7 @@ def test_samplers_that_are_not_listed_are_off() -> None:
         (["penalties", "top_k"], SamplingParams(1.0, 5, repetition_penalty=1.1, presence_penalty=1.0)),
         ([], SamplingParams(1.0)),
     ):
-        assert params_of(InfillRequest(**asked, samplers=samplers), 0.0) == params
+        assert params_of(InfillRequest(**asked | {"samplers": samplers}), 0.0) == params
     assert params_of(InfillRequest(samplers=["top_k", "infill"]), 0.0, {"top_p": 0.9}) == SamplingParams(top_p=0.9)
 
 
