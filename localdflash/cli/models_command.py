@@ -38,7 +38,7 @@ def command() -> None:
 def list_pairs(as_json: bool) -> None:
     """List all pairs with required memory, backend, maximum speed and installed files."""
     registry = load_registry()
-    pairs = [*registry.pairs.values(), *registry.unregistered_pairs(), *registry.in_other_programs()]
+    pairs = list(registry.all_pairs())
     if as_json:
         from localdflash.loading.plan import recommend as plan
 

@@ -86,6 +86,7 @@ def command(
         roles=roles,
         other_pairs=other_pairs,
         preload_all=all_roles,
+        refuses_unknown=config.server.unknown_models == "refuse",
         private=private,
     )
     try:

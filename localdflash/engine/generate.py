@@ -1,7 +1,7 @@
 """Runs one request, which may be cancelled or preempted during its prefill or between steps."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from localdflash.engine.pair import Cancelled, Pair, Step, never_cancelled
@@ -20,6 +20,7 @@ class Request:
     params: SamplingParams = field(default_factory=SamplingParams)
     ends: frozenset[int] = frozenset()  # tokens that end the answer
     cancelled: Cancelled = never_cancelled
+    on_prefill: Callable[[int], None] | None = None  # called with the number of leading ids that the KV cache holds
     constraint: Constraint | None = None
     top_logprobs: int | None = None  # likeliest tokens to record for each token; None: no probabilities at all
     documents: Sequence[Sequence[int]] = ()  # token ids of texts that lookup drafts may copy from
@@ -50,11 +51,21 @@ class Generation:
         pair.set_documents(request.documents)
         if prefixes:
             prefixes.load_longest(pair, self.ids)
-        computed = pair.prefill(self.ids, lambda: interrupt() or request.cancelled())
+        report = None if request.stats.steps else request.on_prefill
+
+        def should_stop(computed: int) -> bool:
+            if report:
+                report(computed)
+            return interrupt() or request.cancelled()
+
+        computed = pair.prefill(self.ids, should_stop)
+        is_complete = len(pair.ids) == len(self.ids)
         if not request.stats.steps:
             request.computed_tokens += computed
             request.prefill_ms += (time.perf_counter() - began) * 1e3
-        return len(pair.ids) == len(self.ids)
+        if report and is_complete:
+            report(len(self.ids))
+        return is_complete
 
     def step(self, pair: Pair) -> Step | None:
         """Run one step and return it; None at the end. The last step sets `request.finish_reason`."""

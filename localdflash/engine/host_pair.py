@@ -15,7 +15,7 @@ from localdflash.engine.common_prefix import count_common_prefix
 from localdflash.engine.controller import Controller
 from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from localdflash.engine.lookup import LookupDrafter
-from localdflash.engine.pair import Cancelled, Drafter, GreedyTarget, SavedSequence, Step, Target, never_cancelled
+from localdflash.engine.pair import Drafter, GreedyTarget, Interrupt, SavedSequence, Step, Target, never_interrupted
 from localdflash.engine.sampling import Constraint, Sampler
 
 GRAMMAR = "grammar"  # drafter name of drafts that a grammar forces
@@ -58,7 +58,7 @@ class HostPair:
         """See `Pair`."""
         return self.target.context - len(self.ids)
 
-    def prefill(self, ids: Sequence[int], cancelled: Cancelled = never_cancelled) -> int:
+    def prefill(self, ids: Sequence[int], interrupt: Interrupt = never_interrupted) -> int:
         """See `Pair`."""
         if not ids:
             raise UsageError("the prompt is empty: at least one token is needed")
@@ -68,7 +68,7 @@ class HostPair:
         try:
             self._crop(count_common_prefix(self.cached, prompt))
             cached = self.target.length
-            done = self._extend(prompt, cached, cancelled)
+            done = self._extend(prompt, cached, interrupt)
             self.target.end_prompt()
         except BaseException:
             self.forget()
@@ -76,9 +76,9 @@ class HostPair:
         self.ids = list(ids[: done + 1])
         return done - cached
 
-    def _extend(self, ids: list[int], done: int, cancelled: Cancelled) -> int:
+    def _extend(self, ids: list[int], done: int, interrupt: Interrupt) -> int:
         """Compute ids[done:] chunk by chunk; return the number of leading ids that are computed."""
-        while done < len(ids) and not cancelled():
+        while done < len(ids) and not interrupt(done):
             chunk = ids[done : done + self.target.max_width]
             features = self.target.extend(chunk)
             for drafter in self.drafters:
@@ -192,7 +192,7 @@ class HostPair:
             raise UsageError(f"cannot roll back to {length} tokens of {len(self.ids)}")
         self._crop(length - 1)
         self.ids = self.ids[:length]
-        self._extend(self.ids[:-1], self.target.length, never_cancelled)
+        self._extend(self.ids[:-1], self.target.length, never_interrupted)
 
     def forget(self) -> None:
         """Drop the whole sequence."""

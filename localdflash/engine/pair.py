@@ -22,10 +22,16 @@ from localdflash.engine.sampling import Sampler
 Logits = NDArray[np.float32]
 TargetFeatures = NDArray[np.float32]  # [rows, number of taps * hidden size]
 Cancelled = Callable[[], bool]
+Interrupt = Callable[[int], bool]  # called with the number of leading ids that the KV cache holds
 
 
 def never_cancelled() -> bool:
     """Return False: the request is never cancelled."""
+    return False
+
+
+def never_interrupted(computed: int) -> bool:
+    """Return False: the prefill is never interrupted."""
     return False
 
 
@@ -170,8 +176,8 @@ class Pair(Protocol):
     def room(self) -> int:
         """Number of tokens that can be committed before the context is full."""
 
-    def prefill(self, ids: Sequence[int], cancelled: Cancelled = never_cancelled) -> int:
-        """Make `ids` the sequence, or a prefix of `ids` if cancelled; return how many tokens were computed."""
+    def prefill(self, ids: Sequence[int], interrupt: Interrupt = never_interrupted) -> int:
+        """Make `ids` the sequence, or a prefix of `ids` if interrupted; return how many tokens were computed."""
 
     def step(self, sampler: Sampler, limit: int) -> Step:
         """Draft, verify, accept, and commit at most `limit` (≥ 1) tokens."""

@@ -90,6 +90,7 @@ class ServerConfig:
     cache_mb: _Count | None = None  # size of each pair's prefix cache; None: by free memory
     disk_cache_mb: _Count = 0  # size of the prefix cache on disk; 0: none
     queue: Annotated[int, Meta(ge=1, le=10_000)] = 64  # maximum number of waiting requests
+    unknown_models: Literal["answer", "refuse"] = "answer"  # requests for a model that is no pair's name
 
     @property
     def key_path(self) -> Path | None:

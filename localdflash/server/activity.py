@@ -12,7 +12,8 @@ from localdflash.server.api.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-MONITORING_PATHS = frozenset({"/health", "/v1/health", "/metrics", "/ps", "/slots"})  # not counted as activity
+# Requests that are not counted as activity.
+MONITORING_PATHS = frozenset({"/health", "/v1/health", "/metrics", "/models", "/models/sse", "/ps", "/slots"})
 CLIENT_LEFT = 499  # status in the metrics of a request whose client disconnected
 
 

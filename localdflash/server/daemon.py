@@ -62,6 +62,7 @@ class DaemonSettings:
     roles: Sequence[PairRole] = ROLES
     other_pairs: Mapping[PairRole, str] = field(default_factory=dict)
     preload_all: bool = False
+    refuses_unknown: bool = False  # see `AppState`
     private: Path | None = None  # socket path of a private daemon, which serves its parent process and exits with it
 
 
@@ -102,7 +103,13 @@ class Daemon:
         first = PairWorker(options, settings.cache_bytes, settings.queue, metrics.observe, settings.disk_bytes)
         others = {role: replace(options, pair=pair, drafter="") for role, pair in settings.other_pairs.items()}
         self._engines = Engines(first, settings.roles, others)
-        self._app = create_app(self._engines, metrics, stop=self.stop, listen=self.listen)
+        self._app = create_app(
+            self._engines,
+            metrics,
+            stop=self.stop,
+            listen=self.listen,
+            refuses_unknown=settings.refuses_unknown,
+        )
         self._activity: Activity = self._app.state.shared.activity
         self._servers: list[DaemonListener] = []
         self._closing: set[asyncio.Task[None]] = set()
@@ -131,6 +138,7 @@ class Daemon:
     def stop(self) -> None:
         """Stop accepting connections; exit when running answers finish, or after `GRACE_SECONDS`."""
         self._local_listener.withdraw()  # a new client now starts a daemon, which waits for our exit
+        self._app.state.shared.is_stopping = True
         for server in self._servers:
             server.should_exit = True
 

@@ -78,6 +78,15 @@ class Engines:
         """Return the roles that a worker serves."""
         return [role for role in ROLES if self._workers.get(role) is worker]
 
+    @property
+    def on_demand(self) -> dict[PairRole, str]:
+        """Return the pairs that the next request for a role loads."""
+        return {role: options.pair for role, options in self._on_demand.items() if not self._has_worker(role)}
+
+    def worker_called(self, name: str) -> PairWorker | None:
+        """Return the worker whose pair is called `name`, loaded or not."""
+        return next((worker for worker in self.workers if name in _names(worker)), None)
+
     def worker_of(self, loaded: LoadedPair) -> PairWorker | None:
         """Return the worker of a loaded pair, or None if the pair was unloaded."""
         return next((worker for worker in self.workers if worker.loaded is loaded), None)
@@ -153,6 +162,20 @@ class Engines:
                         await removed.retire()
             return await self._load(roles, options, policy)
 
+    async def load_next_to_others(self, pair: str) -> LoadedPair:
+        """Load a pair for the roles whose next request would load it, else for the chat; errors as in `load`."""
+        roles = [role for role, name in self.on_demand.items() if name == pair] or ["chat"]
+        return await self.load(None if len(roles) > 1 else roles[0], {"pair": pair})
+
+    async def unload(self, worker: PairWorker) -> None:
+        """Unload a pair after its running requests; the next request for one of its roles loads the pair again."""
+        async with self._changing:
+            with suppress(Exception):
+                await worker.ready()  # never interrupt a running load
+            if worker in self.workers:
+                await self._wait_until_idle(worker, "wait")
+                await _finish_despite_cancel(self._unload(worker))
+
     async def free_unused(self) -> None:
         """Unload pairs without a role that have been unused for `UNUSED_SECONDS`."""
         for worker in list(self._unassigned):
@@ -181,8 +204,7 @@ class Engines:
     def _worker_named(self, name: str, role: PairRole) -> PairWorker | None:
         """Return the worker whose pair is called `name`, preferring the worker of `role`; else the worker of `role`."""
         of_role = self._workers.get(role) if self._has_worker(role) else None
-        candidates = [*([of_role] if of_role else []), *self.workers]
-        return next((worker for worker in candidates if name and name in _names(worker)), of_role)
+        return of_role if of_role and name in _names(of_role) else self.worker_called(name) or of_role
 
     def _has_worker(self, role: PairRole) -> bool:
         """Return whether a worker serves the role. A failed worker counts only if `_on_demand` cannot replace it."""

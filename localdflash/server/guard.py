@@ -1,9 +1,9 @@
 """Access checks for TCP listeners, which any process, and any web page in a browser, can reach.
 
 The Host header must name this machine, which prevents DNS rebinding; its port may differ, as with port forwarding. A
-request with an Origin header comes from a web page and is refused. Then the API key must match. Loading, stopping and
-opening ports are allowed only on the local listener. After a refusal, the connection stays open for a while and the
-rest of the request is discarded, so that a client that first sends its whole body sees the refusal.
+request with an Origin header comes from a web page and is refused. Then the API key must match. Loading any file,
+stopping and opening ports are allowed only on the local listener. After a refusal, the connection stays open for a
+while and the rest of the request is discarded, so that a client that first sends its whole body sees the refusal.
 """
 
 import hmac

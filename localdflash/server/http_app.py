@@ -30,7 +30,8 @@ from localdflash.server.tcp import TcpPort
 ROUTES: dict[str, dict[str, Callable[..., Awaitable[Response]]]] = {
     "GET": {
         "/v1/models": control.models,
-        "/models": control.models,
+        "/models": control.router_models,
+        "/models/sse": control.model_events,
         "/v1/models/{model:path}": control.model,
         "/props": llama_server_api.props,
         "/slots": llama_server_api.slots,
@@ -50,6 +51,7 @@ ROUTES: dict[str, dict[str, Callable[..., Awaitable[Response]]]] = {
         "/v1/messages/count_tokens": anthropic_api.count_tokens,
         "/complete": complete_endpoint.complete,
         "/infill": llama_server_api.infill,
+        "/slots/{slot}": llama_server_api.change_slot,
         "/completion": llama_server_api.completion,
         "/tokenize": llama_server_api.tokenize,
         "/detokenize": llama_server_api.detokenize,
@@ -60,6 +62,8 @@ ROUTES: dict[str, dict[str, Callable[..., Awaitable[Response]]]] = {
         **dict.fromkeys(("/rerank", "/reranking", "/v1/rerank", "/v1/reranking"), openai_api.embeddings),
         "/listen": control.listen,
         "/load": control.load,
+        "/models/load": control.load_model,
+        "/models/unload": control.unload_model,
         "/stop": control.stop,
     },
 }
@@ -82,8 +86,12 @@ def create_app(
     *,
     stop: Callable[[], None] | None = None,
     listen: Callable[[TcpPort], AsyncGenerator[str]] | None = None,
+    refuses_unknown: bool = False,
 ) -> Starlette:
-    """Create the HTTP app. POST /stop calls `stop`; POST /listen iterates over `listen`, which yields a port's URL."""
+    """Create the HTTP app. POST /stop calls `stop`; POST /listen iterates over `listen`, which yields a port's URL.
+
+    `refuses_unknown`: see `AppState`.
+    """
     metrics = metrics or Metrics()
     activity = Activity(metrics)
     metrics.watch(engines)
@@ -97,5 +105,5 @@ def create_app(
         exception_handlers={HTTPException: on_error, LocaldflashError: on_error},
     )
     app.router.redirect_slashes = False
-    app.state.shared = AppState(engines, metrics, activity, stop, listen)
+    app.state.shared = AppState(engines, metrics, activity, stop, listen, refuses_unknown)
     return app

@@ -32,7 +32,18 @@ from localdflash.text.stream import AnswerText, Detokenizer, Ending, TextDecoder
 from localdflash.text.tokenizer import Tokenizer
 
 POLL_SECONDS = 0.02  # interval of checks for finished requests
+PROGRESS_SECONDS = 0.25  # shortest time between two reports of a prefill's progress
 MIN_CACHE_BYTES, MAX_CACHE_BYTES = 256_000_000, 8_192_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class PromptProgress:
+    """Progress of a prefill, with llama-server's names: tokens of the prompt, cached tokens, tokens read so far."""
+
+    total: int
+    cache: int
+    processed: int  # includes `cache`
+    time_ms: int  # since the prefill began
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +51,9 @@ class TextDelta:
     """Text added by one decoding step. It is "" for part of a character, or a possible start of a stop string."""
 
     text: str
-    step: Step | None  # None: held-back text at the end of the answer
+    step: Step | None  # None: held-back text at the end of the answer, or progress of the prefill
     chosen: Sequence[SampledToken] = ()  # one per token of the step if logprobs are requested, else empty
+    progress: PromptProgress | None = None
 
 
 @dataclass
@@ -59,6 +71,8 @@ class AnswerStream:
     _deltas: asyncio.Queue[TextDelta | BaseException | None] = field(default_factory=asyncio.Queue)
     _abandoned: threading.Event = field(default_factory=threading.Event)  # set when the reader has closed the stream
     _deadline: float = 0.0
+    _progress: PromptProgress | None = None  # last report
+    _prefill_began: float = 0.0
 
     async def run(self, document: str | None) -> AsyncGenerator[TextDelta]:
         """Yield text deltas. Closing the generator cancels the request within one step. QueueFull if too many wait."""
@@ -75,6 +89,16 @@ class AnswerStream:
     def _submit(self, request: Request, document: str | None = None) -> None:
         self._job = EngineJob(request, self._on_step, self._on_end, self.urgent, document)
         self.scheduler.submit(self._job)
+
+    def report_prefill(self, computed: int) -> None:
+        """Send the progress of the prefill, at most once in `PROGRESS_SECONDS`, and at its end."""
+        now, total, last = time.perf_counter(), len(self.request.ids), self._progress
+        self._prefill_began = self._prefill_began or now
+        ms = round((now - self._prefill_began) * 1e3)
+        if last and computed < total and ms - last.time_ms < PROGRESS_SECONDS * 1e3:
+            return
+        self._progress = PromptProgress(total, last.cache if last else min(computed, total - 1), computed, ms)
+        self._send(TextDelta("", None, progress=self._progress))
 
     def _on_step(self, step: Step) -> bool:
         self._deadline = self._deadline or (time.perf_counter() + self.seconds)
@@ -335,13 +359,18 @@ class PairWorker:
         seconds: float = 0.0,
         ending: Ending | None = None,
         make_decoder: Callable[[Tokenizer], TextDecoder] = Detokenizer,
+        progress: bool = False,
     ) -> AsyncGenerator[TextDelta]:
-        """Run a request and yield its text deltas; see `AnswerStream`. Raise the error of a failed request."""
+        """Run a request and yield its text deltas, and with `progress` those of its prefill; see `AnswerStream`.
+
+        Raise the error of a failed request.
+        """
         loaded, scheduler = self.loaded, self.scheduler
         if not (loaded and scheduler):
             raise EngineDisconnect("the model was unloaded; send the request again")
         text = AnswerText(make_decoder(loaded.tokenizer), request.ends, stops, ending)
         answer = AnswerStream(request, text, loaded.vocab_size, scheduler, self._observe, urgent, seconds)
+        request.on_prefill = answer.report_prefill if progress else None
         try:
             async with aclosing(answer.run(document)) as deltas:
                 async for delta in deltas:

@@ -32,7 +32,7 @@ def test_config_show(run: Callable[..., Any], file: Path, monkeypatch: pytest.Mo
     done = run("config", "show")
     assert (done.code, done.err) == (0, "")
     shown = dict(line.split(maxsplit=1) for line in done.out.splitlines())
-    assert len(shown) == 19
+    assert len(shown) == 20
     assert (shown["chat.pair"], shown["completion.pair"], shown["model.pair"]) == ("automatic", "automatic", "mine")
     assert (shown["server.url"], shown["server.queue"], shown["model.kv"]) == ("-", "64", "fp8")
     header, *lines = run("config", "show", "--origin").out.splitlines()

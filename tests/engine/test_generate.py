@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localdflash.engine.generate import Request, generate
+from localdflash.engine.generate import Generation, Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Step
 from localdflash.engine.stats import Stats
@@ -48,6 +48,20 @@ def test_it_stops_at_an_end_which_is_the_last_token(pair: HostPair) -> None:
         7,
         0,
     ]  # an end token in the prompt has no effect
+
+
+def test_a_prefill_is_reported_piece_by_piece_until_the_first_step(fake_target: Make) -> None:
+    pair = HostPair(fake_target(COUNTING, context=40, max_width=5))
+    reported: list[int] = []
+    generation = Generation(Request([0, 1, 2] * 4, 3, on_prefill=reported.append))
+    assert not generation.prefill(pair, interrupt=lambda: bool(reported[1:]))
+    assert reported == [0, 5]
+    assert generation.prefill(pair)
+    assert reported == [0, 5, 5, 10, 12]
+    assert generation.step(pair)
+    pair.forget()
+    assert generation.prefill(pair)
+    assert reported == [0, 5, 5, 10, 12]
 
 
 def test_it_stops_where_the_context_is_full(pair: HostPair) -> None:

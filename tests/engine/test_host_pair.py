@@ -92,7 +92,7 @@ def test_drafters_observe_without_drafting(pair: HostPair, greedy: Sampler) -> N
 def test_cancelled_prefill_keeps_computed_chunks(pair: HostPair, greedy: Sampler) -> None:
     answers = iter([False, True])
     ids = [1, 2, 3] * 6
-    assert pair.prefill(ids, lambda: next(answers)) == 5
+    assert pair.prefill(ids, lambda _: next(answers)) == 5
     assert list(pair.cached) == ids[:5]
     assert pair.ids == ids[:6]
     assert pair.prefill(ids) == 12

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from localdflash.engine.common_prefix import count_common_prefix
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
-from localdflash.engine.pair import Cancelled, SavedSequence, StateLost, never_cancelled
+from localdflash.engine.pair import Interrupt, SavedSequence, StateLost, never_interrupted
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
@@ -41,7 +41,7 @@ class Recorder:
     def cached(self) -> Sequence[int]:
         return self.ids[:-1]
 
-    def prefill(self, ids: Sequence[int], cancelled: Cancelled = never_cancelled) -> int:
+    def prefill(self, ids: Sequence[int], interrupt: Interrupt = never_interrupted) -> int:
         self.computed.append(len(ids) - 1 - count_common_prefix(self.cached, ids[:-1]))
         self.ids = list(ids)
         return self.computed[-1]

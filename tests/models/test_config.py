@@ -45,6 +45,7 @@ idle_minutes = 2.5
 cache_mb = 1
 disk_cache_mb = 2000
 queue = 8
+unknown_models = "refuse"
 """
 # setting, another value, its spelling in a variable
 OTHERS: list[tuple[str, Any, str]] = [
@@ -96,7 +97,9 @@ def test_config_file_sets_every_setting(write: Write) -> None:
     config = load_config()
     assert config.model == ModelConfig("hf:a/b/c.gguf", "cuda", 8192, 4, "Vulkan0", 12, "exact", 4, "int8")
     assert (config.chat.pair, config.completion.pair) == ("of-the-chat", str(Path.home() / "x.gguf"))
-    assert config.server == ServerConfig("https://example.org:8000/v1", "/keys/example", 8077, 2.5, 1, 2000, 8)
+    assert config.server == ServerConfig(
+        "https://example.org:8000/v1", "/keys/example", 8077, 2.5, 1, 2000, 8, "refuse"
+    )
     assert set(config.origins.values()) == {str(file)}
 
 

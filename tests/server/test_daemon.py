@@ -162,6 +162,14 @@ async def test_an_answer_keeps_it_and_it_leaves_when_nobody_needs_it(start: Star
     assert await running.ends() < 3
 
 
+async def test_events_about_models_do_not_keep_it(start: Start) -> None:
+    """The stream ends with the daemon, which leaves while a client waits for events."""
+    running = await start(idle=0.5)
+    async with running.http.stream("GET", "/models/sse") as events:
+        assert await running.ends() < 3
+        assert [line async for line in events.aiter_lines() if line] == [": ping"]
+
+
 async def test_it_leaves_when_its_socket_is_removed(start: Start) -> None:
     running = await start()
     running.path.unlink()

@@ -19,6 +19,7 @@ from localdflash.loading import proof
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.backend_names import CHECKING_GPU
 from localdflash.models.load_options import Options
+from localdflash.server.api import control
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.engine_spec import ROLES, PairRole
 from localdflash.server.engines import UNUSED_SECONDS, Engines
@@ -145,7 +146,76 @@ async def test_a_chat_pair_keeps_the_completion_pair(make: Any, tiny: str) -> No
     for name in ("embedded", tiny):
         assert await daemon.answered_by("/v1/completions", {"prompt": "def", "max_tokens": 2, "model": name}) == name
     assert await daemon.answered_by("/v1/completions", {"prompt": "def", "max_tokens": 2}) == tiny
-    assert await daemon.answered_by(CHAT, {**HELLO, "model": "another"}) == "model_not_found"
+    assert await daemon.answered_by(CHAT, {**HELLO, "model": "another"}) == "embedded"
+
+
+async def test_models_are_loaded_and_unloaded_by_name(make: Any, tiny: str) -> None:
+    """As llama-server's router does it: a pair is loaded next to the others, or takes the role back that it had."""
+    daemon = await make()
+
+    async def states() -> dict[str, str]:
+        return {one["id"]: one["status"]["value"] for one in (await daemon.get("/models"))["data"]}
+
+    async def told(path: str, model: str) -> tuple[int, Any]:
+        response = await daemon.post(path, {"model": model})
+        return response.status_code, response.json().get("error", {}).get("message", response.json())
+
+    success = 200, {"success": True}
+    assert next(iter((await states()).items())) == (tiny, "loaded")
+    assert (await states())["embedded"] == "unloaded"
+    assert await told("/models/load", "embedded") == success
+    assert await daemon.pairs() == {"embedded": ["chat"], tiny: ["completion"]}
+    assert await told("/models/load", "embedded") == (400, "model: 'embedded' is already loaded")
+    assert await told("/models/unload", tiny) == success
+    assert await told("/models/unload", tiny) == (400, f"model: {tiny!r} is not loaded")
+    assert [await states(), await daemon.pairs()] == [{"embedded": "loaded", tiny: "unloaded"}, {"embedded": ["chat"]}]
+    assert await told("/models/load", tiny) == success
+    assert await daemon.pairs() == {"embedded": ["chat"], tiny: ["completion"]}
+    for name in ("embedded", tiny):
+        assert await told("/models/unload", name) == success
+    assert set((await states()).values()) == {"unloaded"}
+    assert (await daemon.http.get("/health")).status_code == 200
+    assert await daemon.pairs() == {}, "nothing was loaded by looking"
+    assert await daemon.answered_by(CHAT, HELLO) == "embedded"
+    for name in ("qwen3-8b", "/etc/passwd", "nothing"):
+        status, message = await told("/models/load", name)
+        assert (status, message.partition("; ")[0]) == (404, f"GET /models does not list {name!r}")
+
+
+async def test_a_pair_of_both_roles_is_loaded_again_for_both(make: Any, tiny: str) -> None:
+    daemon = await make()
+    worker = daemon.engines.worker("chat")
+    async with daemon.answering(tiny):
+        unloading = asyncio.create_task(daemon.post("/models/unload", {"model": tiny}))
+        await daemon.until_somebody_waits()
+        assert not unloading.done()
+        assert worker.loaded
+    assert (await unloading).json() == {"success": True}
+    assert not daemon.engines.workers
+    assert (await daemon.post("/models/load", {"model": tiny})).json() == {"success": True}
+    assert await daemon.pairs() == {tiny: ["chat", "completion"]}
+
+
+async def test_events_of_new_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pair that stops loading without being loaded failed."""
+    loading, loaded, unloaded = ({"a": state} for state in ("loading", "loaded", "unloaded"))
+    states = iter([{}, loading, loading, loaded, {}, loading, unloaded, {}])
+    monkeypatch.setattr(control, "_states", lambda _: next(states))
+    monkeypatch.setattr(control, "EVENT_SECONDS", 0.0)
+    daemon: Any = SimpleNamespace(engines=None, is_stopping=False)
+    told = []
+    async for event in control._state_events(daemon):
+        told.append(event)
+        daemon.is_stopping = len(told) == 5
+    assert {(one["model"], one["event"]) for one in told} == {("a", "model_status")}
+    ends = {"status": "unloaded", "exit_code": 0}, {"status": "unloaded", "exit_code": 1}
+    assert [one["data"] for one in told] == [
+        {"status": "loading"},
+        {"status": "loaded"},
+        ends[0],
+        {"status": "loading"},
+        ends[1],
+    ]
 
 
 async def test_a_model_that_cannot_fill_in(

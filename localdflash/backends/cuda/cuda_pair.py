@@ -25,7 +25,7 @@ from localdflash.engine.accept import accept
 from localdflash.engine.common_prefix import count_common_prefix
 from localdflash.engine.draft import Draft
 from localdflash.engine.lookup import BREAK
-from localdflash.engine.pair import Cancelled, SavedSequence, StateLost, Step, never_cancelled
+from localdflash.engine.pair import Interrupt, SavedSequence, StateLost, Step, never_interrupted
 from localdflash.engine.sampling import NOT_NUMBERS, Sampler
 from localdflash.kernels.cuda.kv_cache import Cache
 from localdflash.kernels.cuda.rounds import CONTEXT, DRAFTER, STEP
@@ -141,7 +141,7 @@ class CudaPair:
         """See `Pair`."""
         return self.stepper.context - len(self.ids)
 
-    def prefill(self, ids: Sequence[int], cancelled: Cancelled = never_cancelled) -> int:
+    def prefill(self, ids: Sequence[int], interrupt: Interrupt = never_interrupted) -> int:
         """See `Pair`."""
         if not ids:
             raise UsageError("the prompt is empty: at least one token is needed")
@@ -153,13 +153,13 @@ class CudaPair:
         self._reset_device(reused)
         self.stepper.tokens[: len(ids)] = torch.tensor(ids, dtype=torch.int32)
         try:
-            while self._computed < len(ids) - 1 and not cancelled():
+            while self._computed < len(ids) - 1 and not interrupt(self._computed):
                 if left:
                     self._prefill_block(left.popleft())
                 else:
                     self._extend(min(MAX_TILES * ROWS, len(ids) - 1 - self._computed))
                 if (self._computed - reused) % SYNC_TOKENS == 0:
-                    self.runner.synchronize()  # else `cancelled` would be read long before the tokens are computed
+                    self.runner.synchronize()  # else `interrupt` would be called long before the tokens are computed
         finally:
             self.ids = list(ids[: self._computed + 1])
         return self._computed - reused

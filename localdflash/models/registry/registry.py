@@ -70,6 +70,15 @@ class Registry:
         with cached_headers():
             return self._with_matched_drafter(pair, use_hub)
 
+    def is_pair_name(self, name: str) -> bool:
+        """Return whether `name` is an id of this registry, or has the form of a pair's path, hf: or ollama: name."""
+        is_file = name.endswith(".gguf") or os.path.isabs(os.path.expanduser(name))
+        return name in self.pairs or name.startswith((HUB, OLLAMA)) or is_file
+
+    def all_pairs(self) -> Iterator[PairEntry]:
+        """Yield the pairs of this registry, and those of other GGUF files on this machine."""
+        yield from (*self.pairs.values(), *self.unregistered_pairs(), *self.in_other_programs())
+
     def unregistered_pairs(self) -> Iterator[PairEntry]:
         """Yield the pairs of targets that were downloaded by an hf: name and have no registry entry."""
         known_paths = {source.path for pair in self.pairs.values() for source in pair.sources}
@@ -206,7 +215,7 @@ class Registry:
 
 def load_registry() -> Registry:
     """Load the shipped registry and the user's registry."""
-    pairs = read_pairs(shipped_file(), MODELS_FOLDER)
+    pairs = dict(_shipped_pairs())
     user = config_folder() / "models.toml"
     if user.is_symlink() or user.exists():
         pairs |= read_pairs(user, user.parent, pairs)
@@ -321,6 +330,10 @@ def is_known(file: Path) -> bool:
 
 
 @cache
+def _shipped_pairs() -> dict[str, PairEntry]:
+    return read_pairs(shipped_file(), MODELS_FOLDER)
+
+
+@cache
 def _shipped_hashes() -> frozenset[str]:
-    pairs = read_pairs(shipped_file(), MODELS_FOLDER).values()
-    return frozenset(source.sha256 for pair in pairs for source in pair.sources if source.sha256)
+    return frozenset(source.sha256 for pair in _shipped_pairs().values() for source in pair.sources if source.sha256)

@@ -1,7 +1,6 @@
 """State that HTTP handlers share: engines, metrics, and each loaded pair's grammar compiler and infill planner."""
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
@@ -19,20 +18,23 @@ from localdflash.server.engines import Engines
 from localdflash.server.tcp import TcpPort
 from localdflash.text.grammar import Grammars
 
-ANY_MODEL = "localdflash"  # model name that selects the loaded model
-# Anthropic's model names, which Claude Code sends, select the loaded model as well.
-ANTHROPIC_MODEL = re.compile(r"claude-.*|(haiku|sonnet|opus|opusplan)(\[1m\])?")
+ANY_MODEL = "localdflash"  # model name that selects the loaded model, even if others are refused
 
 
 @dataclass
 class AppState:
-    """State of an HTTP app. `newest`: the newest `GenerationRequest` by document id."""
+    """State of an HTTP app. `newest`: the newest `GenerationRequest` by document id.
+
+    `refuses_unknown`: requests for a model that is no pair's name get an error; else the pair of the role answers them.
+    """
 
     engines: Engines
     metrics: Metrics
     activity: Activity
     stop: Callable[[], None] | None = None
     listen: Callable[[TcpPort], AsyncGenerator[str]] | None = None
+    refuses_unknown: bool = False
+    is_stopping: bool = field(default=False, init=False)
     began: float = field(default_factory=time.monotonic, init=False)
     newest: WeakValueDictionary[str, object] = field(default_factory=WeakValueDictionary, init=False)
     _grammars: WeakKeyDictionary[LoadedPair, Grammars] = field(default_factory=WeakKeyDictionary, init=False)
@@ -52,9 +54,8 @@ class AppState:
             raise ApiError(503, "the daemon lost its GPU; restart localdflash", code="device_failed")
         if not self.engines.worker_of(loaded):
             raise ApiError(503, "the engine has stopped; restart localdflash", code="engine_stopped")
-        is_known = model in (None, loaded.files.id, loaded.options.pair)
-        if model and not is_known and not ANTHROPIC_MODEL.fullmatch(model):
-            raise await asyncio.to_thread(_unknown_model, model, loaded)
+        if model and model not in (loaded.files.id, loaded.options.pair):
+            await asyncio.to_thread(_check_foreign_name, model, loaded, refuses_unknown=self.refuses_unknown)
         return loaded
 
     def grammars(self, loaded: LoadedPair) -> Grammars:
@@ -70,13 +71,15 @@ class AppState:
         return self._planners[loaded]
 
 
-def _unknown_model(model: str, loaded: LoadedPair) -> ApiError:
-    loaded_id = loaded.files.id
-    pairs = load_registry().pairs
-    if model in pairs:
-        message = f"model {model!r} is not loaded, {loaded_id!r} is: `localdflash serve --pair {model}` loads it"
-    else:
-        name = " ".join(model.split())[:100]
-        hint = did_you_mean(name, [*pairs, loaded_id, ANY_MODEL])
+def _check_foreign_name(model: str, loaded: LoadedPair, *, refuses_unknown: bool) -> None:
+    """Raise ApiError if `model` names another pair, or if `refuses_unknown` and it names none."""
+    loaded_id, registry = loaded.files.id, load_registry()
+    name = " ".join(model.split())[:100]
+    if registry.is_pair_name(model):
+        message = f"model {name!r} is not loaded, {loaded_id!r} is: `localdflash serve --pair {name}` loads it"
+    elif refuses_unknown:
+        hint = did_you_mean(name, [*registry.pairs, loaded_id, ANY_MODEL])
         message = f"no model {name!r}{hint or '.'} {loaded_id!r} is loaded; {ANY_MODEL!r} selects it"
-    return ApiError(404, message, param="model", code="model_not_found")
+    else:
+        return
+    raise ApiError(404, message, param="model", code="model_not_found")

@@ -18,7 +18,7 @@ from localdflash.base.files import paths
 from localdflash.engine.lookup import LookupDrafter
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.memory.parts import PREFIXES, PROGRAM, Parts, split_host_parts, total
-from localdflash.models.registry.registry import load_registry
+from localdflash.models.registry.registry import load_registry, missing_files
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.http_responses import (
     DONE,
@@ -29,12 +29,13 @@ from localdflash.server.api.http_responses import (
     json_response,
     until_disconnect,
 )
-from localdflash.server.api.schemas import ListenRequest, LoadRequest
+from localdflash.server.api.schemas import ListenRequest, LoadRequest, ModelRequest
 from localdflash.server.engine_spec import ROLES
 from localdflash.server.engines import Engines
 from localdflash.server.tcp import TcpPort, load_or_create_key
 from localdflash.server.worker import PairWorker
 
+EVENT_SECONDS = 0.1  # interval of checks for new states of pairs
 _OPTIONS = [name for name in LoadRequest.__struct_fields__ if name not in ("role", "others")]  # fields of `Options`
 
 
@@ -64,6 +65,70 @@ async def models(http: HttpRequest, state: AppState) -> Response:
     return json_response({"object": "list", "data": loaded})
 
 
+async def router_models(http: HttpRequest, state: AppState) -> Response:
+    """Serve GET /models like llama-server's router: list loaded and installed pairs with their states; load nothing."""
+    installed = dict.fromkeys(await asyncio.to_thread(_installed_pairs), "unloaded")
+    rows = {}
+    for worker in state.engines.workers:
+        if loaded := worker.loaded:
+            rows[worker.options.pair] = {**_describe_model(loaded, worker.loaded_at), "id": worker.options.pair}
+            installed.pop(loaded.files.id, None)
+    others = installed | _states(state.engines)
+    rows |= {pair: _model_row(pair, value) for pair, value in others.items() if pair not in rows}
+    return json_response({"object": "list", "data": list(rows.values())})
+
+
+def _installed_pairs() -> list[str]:
+    return [pair.id for pair in load_registry().all_pairs() if pair.backends and not missing_files(pair)]
+
+
+def _states(engines: Engines) -> dict[str, str]:
+    """Return llama-server's names for the states of the daemon's pairs, by the name that they were loaded by."""
+    states = dict.fromkeys(engines.on_demand.values(), "unloaded")
+    for worker in engines.workers:
+        states[worker.options.pair] = "loaded" if worker.loaded else "unloaded" if worker.error else "loading"
+    return states
+
+
+async def model_events(http: HttpRequest, state: AppState) -> Response:
+    """Serve GET /models/sse like llama-server's router: an event for each new state of a pair."""
+    return EventStream(_state_events(state))
+
+
+async def _state_events(state: AppState) -> AsyncGenerator[Any]:
+    old = _states(state.engines)
+    while not state.is_stopping:
+        await asyncio.sleep(EVENT_SECONDS)
+        new = _states(state.engines)
+        for pair in old | new:
+            before, value = old.get(pair, "unloaded"), new.get(pair, "unloaded")
+            if before != value:
+                failure = {"exit_code": int(before == "loading")} if value == "unloaded" else {}
+                yield {"model": pair, "event": "model_status", "data": {"status": value, **failure}}
+        old = new
+
+
+async def load_model(http: HttpRequest, state: AppState, body: ModelRequest) -> Response:
+    """Serve POST /models/load like llama-server's router: load a pair that GET /models lists, and wait for it."""
+    states = _states(state.engines)
+    if states.get(body.model, "unloaded") != "unloaded":
+        raise bad("model", f"{body.model!r} is already {states[body.model]}")
+    if body.model not in {*states, *await asyncio.to_thread(_installed_pairs)}:
+        message = f"GET /models does not list {body.model!r}; `localdflash models pull` downloads a pair"
+        raise ApiError(404, message, param="model", code="model_not_found")
+    await until_disconnect(http.receive, state.engines.load_next_to_others(body.model))
+    return json_response({"success": True})
+
+
+async def unload_model(http: HttpRequest, state: AppState, body: ModelRequest) -> Response:
+    """Serve POST /models/unload like llama-server's router: unload a pair after its running requests."""
+    worker = state.engines.worker_called(body.model)
+    if not worker or worker.error:
+        raise bad("model", f"{body.model!r} is not loaded")
+    await until_disconnect(http.receive, state.engines.unload(worker))
+    return json_response({"success": True})
+
+
 async def model(http: HttpRequest, state: AppState) -> Response:
     """Serve GET /v1/models/MODEL: describe a loaded model; ApiError 404 if it is not loaded."""
     loaded = await state.ready(state.engines.main_role, http.path_params["model"])
@@ -73,10 +138,8 @@ async def model(http: HttpRequest, state: AppState) -> Response:
 
 def _describe_model(loaded: LoadedPair, since: float) -> dict[str, Any]:
     return {
-        "id": loaded.files.id,
-        "object": "model",
+        **_model_row(loaded.files.id, "loaded"),
         "created": int(since),
-        "owned_by": "localdflash",
         "meta": {
             "n_ctx": loaded.context,
             "n_vocab": loaded.tokenizer.vocab_size,
@@ -85,6 +148,10 @@ def _describe_model(loaded: LoadedPair, since: float) -> dict[str, Any]:
             "sampling": loaded.sampling,
         },
     }
+
+
+def _model_row(name: str, state: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "localdflash", "status": {"value": state}}
 
 
 def _has_drafter(loaded: LoadedPair) -> bool:

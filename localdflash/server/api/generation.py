@@ -16,6 +16,7 @@ from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.http_responses import ApiError, bad
 from localdflash.server.api.schemas import SamplingFields
+from localdflash.server.worker import PromptProgress
 from localdflash.text.grammar import Grammars
 from localdflash.text.stream import Detokenizer, Ending, TextDecoder
 from localdflash.text.tokenizer import Tokenizer
@@ -23,6 +24,15 @@ from localdflash.text.tokenizer import Tokenizer
 MakeConstraint = Callable[[], Constraint]  # called once per choice, because a constraint has state
 NO_LIMIT = 2**31  # more tokens than any context holds
 COUNTED_CONTEXTS = 2  # a prompt is tokenized up to this multiple of the context length
+NEUTRAL: Mapping[str, tuple[str, float]] = {  # sampling parameter -> its sampler, and its value if that is off
+    "temperature": ("temperature", 1.0),
+    "top_k": ("top_k", 0),
+    "top_p": ("top_p", 1.0),
+    "min_p": ("min_p", 0.0),
+    "repetition_penalty": ("penalties", 1.0),
+    "presence_penalty": ("penalties", 0.0),
+    "frequency_penalty": ("penalties", 0.0),
+}
 OVERFLOW = "context_length_exceeded"  # error code: the prompt does not fit
 
 
@@ -50,15 +60,15 @@ def params_of(
     body: SamplingFields, temperature: float, recommended: Mapping[str, float] | None = None
 ) -> SamplingParams:
     """Return the request's sampling parameters. Defaults: `recommended` by the model's makers, then `temperature`."""
-    penalty = body.repetition_penalty if body.repetition_penalty is not None else body.repeat_penalty
-    given = {name: getattr(body, name) for name in ("temperature", "top_k", "top_p", "min_p")}
-    given = {name: value for name, value in {**given, "repetition_penalty": penalty}.items() if value is not None}
+    given = {name: value for name in NEUTRAL if (value := getattr(body, name)) is not None}
+    if body.repeat_penalty is not None:
+        given.setdefault("repetition_penalty", body.repeat_penalty)
     sampling: dict[str, Any] = {"temperature": temperature, **(recommended or {}), **given}
+    if body.samplers is not None and "infill" not in body.samplers:  # our own infilling replaces that sampler
+        sampling |= {name: value for name, (sampler, value) in NEUTRAL.items() if sampler not in body.samplers}
     return SamplingParams(
         **sampling,
         seed=None if body.seed == -1 else body.seed,
-        presence_penalty=body.presence_penalty or 0.0,
-        frequency_penalty=body.frequency_penalty or 0.0,
         logit_bias=tuple(dict(body.logit_bias or ()).items()),
     )
 
@@ -142,15 +152,18 @@ class Choice:
 
 @dataclass(frozen=True)
 class ChoicePiece:
-    """Text that one step added to a choice. The last piece of a choice has neither text nor tokens nor step."""
+    """Text that one step added to a choice, or progress of its prefill. The last piece has only the choice."""
 
     choice: Choice
     text: str = ""
     chosen: Sequence[SampledToken] = ()
     step: Step | None = None
+    progress: PromptProgress | None = None
 
 
-async def pieces(state: AppState, generation: GenerationRequest) -> AsyncGenerator[ChoicePiece]:
+async def pieces(
+    state: AppState, generation: GenerationRequest, *, progress: bool = False
+) -> AsyncGenerator[ChoicePiece]:
     """Run the choices in turn and yield their pieces. Closing the generator cancels the request within one step."""
     began = time.perf_counter()
     if generation.document:
@@ -174,9 +187,13 @@ async def pieces(state: AppState, generation: GenerationRequest) -> AsyncGenerat
             seconds=generation.max_seconds,
             ending=ending,
             make_decoder=generation.make_decoder,
+            progress=progress,
         )
         async with aclosing(answer) as deltas:
             async for delta in deltas:
+                if delta.progress:
+                    yield ChoicePiece(choice, progress=delta.progress)
+                    continue
                 if delta.step and not choice.ids:
                     state.metrics.record_first_token(time.perf_counter() - began)
                 choice.ids += delta.step.tokens if delta.step else ()

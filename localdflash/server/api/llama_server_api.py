@@ -97,12 +97,12 @@ async def _answer(http: HttpRequest, state: AppState, generation: GenerationRequ
 
 
 async def _events(state: AppState, generation: GenerationRequest, body: NativeRequest) -> AsyncGenerator[Any]:
-    async with aclosing(pieces(state, generation)) as source:
+    async with aclosing(pieces(state, generation, progress=bool(body.return_progress))) as source:
         async for piece in source:
             request = piece.choice.request
             if piece.choice.finish and not piece.text:
                 yield _select_fields(_final_fields(generation, piece.choice, ""), body)
-            elif piece.text:
+            elif piece.text or piece.progress:
                 yield {
                     "index": 0,
                     "content": piece.text,
@@ -112,6 +112,7 @@ async def _events(state: AppState, generation: GenerationRequest, body: NativeRe
                     "tokens_predicted": request.stats.tokens,
                     "tokens_evaluated": len(request.ids),
                     **({"timings": timings([request])} if body.timings_per_token else {}),
+                    **({"prompt_progress": piece.progress} if piece.progress else {}),
                 }
 
 
@@ -203,8 +204,8 @@ def _piece(tokenizer: Tokenizer, token: int) -> str | list[int]:
 
 
 async def props(http: HttpRequest, state: AppState) -> Response:
-    """Serve GET /props: properties of the main role's pair."""
-    loaded = await state.ready(state.engines.main_role)
+    """Serve GET /props: properties of the pair of `?model=` (default: the main role's)."""
+    loaded = await state.ready(state.engines.main_role, http.query_params.get("model"))
     return json_response(
         {
             "default_generation_settings": {
@@ -229,6 +230,12 @@ async def slots(http: HttpRequest, state: AppState) -> Response:
     if http.query_params.get("fail_on_no_slot") and all(slot["is_processing"] for slot in entries):
         raise ApiError(503, "no slot available", code="queue_full", Retry_After="1")
     return json_response(entries)
+
+
+async def change_slot(http: HttpRequest, state: AppState) -> Response:
+    """Raise ApiError 501 for POST /slots/N?action=save, restore or erase."""
+    message = "slots cannot be saved, restored or erased; KV caches of earlier prompts are reused automatically"
+    raise ApiError(501, message, code="not_offered")
 
 
 def _slot(number: int, loaded: LoadedPair, scheduler: Scheduler | None) -> dict[str, Any]:

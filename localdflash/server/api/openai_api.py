@@ -287,7 +287,7 @@ async def _events(
     with_usage = bool(body.stream_options and body.stream_options.get("include_usage"))
     head = {**head, "usage": None} if with_usage else head
     index, decoder = -1, generation.new_decoder()
-    async with aclosing(pieces(state, generation)) as source:
+    async with aclosing(pieces(state, generation, progress=bool(body.return_progress))) as source:
         async for piece in source:
             if index != piece.choice.index:
                 index, decoder = piece.choice.index, generation.new_decoder()
@@ -298,9 +298,10 @@ async def _events(
                 for part in rest:
                     yield {**head, "choices": [part]}
                 yield {**head, "choices": [last], "timings": timings([piece.choice.request])}
-            elif piece.text or piece.chosen or (body.steps and piece.step):
-                extra = {"step": _step(generation, piece.step, decoder)} if body.steps and piece.step else {}
-                extra |= {"timings": timings([piece.choice.request])} if body.timings_per_token else {}
+            elif piece.text or piece.chosen or piece.progress or (body.steps and piece.step):
+                extra: dict[str, Any] = {"timings": timings([piece.choice.request])} if body.timings_per_token else {}
+                extra |= {"step": _step(generation, piece.step, decoder)} if body.steps and piece.step else {}
+                extra |= {"prompt_progress": piece.progress} if piece.progress else {}
                 yield {**head, "choices": [builder.part(piece)], **extra}
     if with_usage:
         yield {**head, "choices": [], "usage": _usage(generation)}

@@ -28,6 +28,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "mirostat": (0,),
     "typical_p": (1,),
     "n_probs": (0,),
+    "top_n_sigma": (-1, 0),
     "dry_multiplier": (0,),
     "xtc_probability": (0,),
     "dynatemp_range": (0,),

@@ -18,6 +18,9 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 LogitBias = (  # bias by token id, or pairs of token id and bias from llama-server's clients
     Annotated[dict[Token, Bias], Meta(max_length=4096)] | Annotated[list[tuple[Token, Bias]], Meta(max_length=4096)]
 )
+Sampler = Literal[  # of the names without a field here, `request_body` refuses the parameters
+    "penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature", "infill"
+]
 Stop = str | Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=64)]  # the client Continue sends 17
 
 
@@ -46,12 +49,14 @@ class SamplingFields(GenerationFields, kw_only=True):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: LogitBias | None = None
+    samplers: list[Sampler] | None = None  # llama-server's name; the others are off
     stop: Stop | None = None
     n_predict: Limit | None = None  # llama-server's name
     grammar: str | None = None  # GBNF
     json_schema: dict[str, Any] | None = None
     document: Annotated[str, Meta(max_length=4096)] | None = None  # a newer request with this id cancels this one
     timings_per_token: bool | None = None  # llama-server's name; True: timings in every event
+    return_progress: bool | None = None  # llama-server's name; True: events report the progress of the prefill
 
 
 class OpenAIFields(SamplingFields, kw_only=True):
@@ -275,6 +280,12 @@ class LoadRequest(Struct, forbid_unknown_fields=True):
     kv: Literal["auto", "f16", "int8", "fp8"] | UnsetType = UNSET
     role: PairRole | UnsetType = UNSET
     others: EvictionPolicy = "wait"
+
+
+class ModelRequest(Struct):
+    """POST /models/load and /models/unload."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=4096)]
 
 
 class ListenRequest(Struct, forbid_unknown_fields=True):

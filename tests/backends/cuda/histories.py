@@ -161,7 +161,7 @@ class History:
     def prefill_cancelled(self) -> None:
         self.check()
         calls = iter([False] * self.random.randrange(3))
-        self.pair.prefill(self.prompt(), lambda: next(calls, True))
+        self.pair.prefill(self.prompt(), lambda _: next(calls, True))
         self.checked = len(self.pair.ids)
 
     def prefill_broken(self) -> None:

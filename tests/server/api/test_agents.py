@@ -101,12 +101,6 @@ def test_a_text_document_is_read(vocabularies: dict[str, Path]) -> None:
             assert "notes.txt\n\nContents." in text
 
 
-def test_names_of_anthropics_models_mean_the_loaded_pair(client: Any) -> None:
-    """Claude Code requests its models by these names: /v1/messages, and a check of /v1/models."""
-    for name in ("claude-haiku-4-5-20251001", "claude-opus-4-8[1m]", "sonnet", "opus", "haiku"):
-        assert client.post(MESSAGES.path, MESSAGES.body(model=name, max_tokens=2)).json()["model"] == "embedded"
-
-
 def test_tools_in_namespaces_are_called_by_both_names(tool_vocabularies: dict[str, Path]) -> None:
     """Codex 0.171 sends tools of the types function, namespace and web_search, and gets a call's namespace back."""
     member = {"type": "function", "name": "weather", "parameters": {"type": "object"}}

@@ -18,6 +18,8 @@ from localdflash.server.api.chat_request import render_chat
 from localdflash.server.api.completion_request import prepare_infill, prepare_text
 from localdflash.server.api.generation import GenerationRequest
 from localdflash.server.api.request_body import MAX_BODY_BYTES, UNSUPPORTED
+from localdflash.server.engines import Engines
+from localdflash.server.http_app import create_app
 from localdflash.text.chat_template import TemplateMessage
 from localdflash.text.grammar import Grammars
 from tests.server.api.dialects import (
@@ -134,11 +136,26 @@ def refused(dialect: Dialect, response: Any, status: int) -> str:
 
 
 @every_dialect
+def test_names_that_are_no_pairs_mean_the_loaded_pair(
+    client: Any, client_of: Any, engine_set: Engines, dialect: Dialect
+) -> None:
+    """Claude Code names Anthropic's models, other programs the model of their makers' examples."""
+    for name in ("gpt-4o", "claude-opus-4-8[1m]", "haiku", "meta-llama/Llama-3", "llama3:8b"):
+        assert client.post(dialect.path, dialect.body(model=name, max_tokens=2)).status_code == 200
+    for name in ("qwen3-8b", "hf:a/b/c.gguf", "ollama:llama3", "/a/file", "file.gguf"):
+        message = refused(dialect, client.post(dialect.path, dialect.body(model=name)), 404)
+        assert message.startswith(f"model '{name}' is not loaded, 'embedded' is: ")
+    strict = client_of(create_app(engine_set, refuses_unknown=True))
+    message = refused(dialect, strict.post(dialect.path, dialect.body(model="embeded")), 404)
+    assert "did you mean 'embedded'?" in message
+    assert strict.post(dialect.path, dialect.body(model="localdflash", max_tokens=2)).status_code == 200
+
+
+@every_dialect
 def test_requests_that_are_refused(client: Any, dialect: Dialect) -> None:
     def sent(**change: Any) -> Any:
         return client.post(dialect.path, dialect.body(**change))
 
-    assert "did you mean 'embedded'?" in refused(dialect, sent(model="embeded"), 404)
     assert "'qwen3-8b' is not loaded, 'embedded' is" in refused(dialect, sent(model="qwen3-8b"), 404)
     assert refused(dialect, sent(temperature="hot"), 400).startswith("temperature: ")
     assert refused(dialect, sent(functions=[{}]), 400).startswith("functions: not supported")

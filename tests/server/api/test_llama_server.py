@@ -13,12 +13,12 @@ from localdflash.engine.sampling_params import SamplingParams
 from localdflash.lab.scripts.support.direct_answer import answer_directly
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.completion_request import prepare_middle
-from localdflash.server.api.generation import _IndentLimit
+from localdflash.server.api.generation import _IndentLimit, params_of
 from localdflash.server.api.llama_server_api import _infill
 from localdflash.server.api.schemas import Extra, InfillRequest
 from localdflash.text.fim_formats import FORMATS
 from localdflash.text.grammar import Grammars
-from tests.server.api.dialects import AFTER, BEFORE, CHAT, COMPLETIONS, INFILL, RAW
+from tests.server.api.dialects import AFTER, BEFORE, CHAT, COMPLETIONS, INFILL, RAW, plain_events
 from tests.server.api.test_streams import ENDLESS, LONG, send
 
 
@@ -168,6 +168,22 @@ def test_zed_and_continue_complete(client: Any, plain: LoadedPair) -> None:
     assert RAW.both(client, prompt=prompt, stop=CONTINUE_STOPS).text == expected
 
 
+def test_samplers_that_are_not_listed_are_off() -> None:
+    """llama.vim lists min_p and temperature for instructions, and `infill` for completions."""
+    asked: dict[str, Any] = {"temperature": 0.1, "min_p": 0.1, "top_k": 5, "top_p": 0.5, "presence_penalty": 1.0}
+    asked["repeat_penalty"] = 1.1
+    whole = SamplingParams(0.1, 5, 0.5, 0.1, 1.1, presence_penalty=1.0)
+    for samplers, params in (
+        (None, whole),
+        (["top_k", "top_p", "infill"], whole),
+        (["min_p", "temperature"], SamplingParams(0.1, min_p=0.1)),
+        (["penalties", "top_k"], SamplingParams(1.0, 5, repetition_penalty=1.1, presence_penalty=1.0)),
+        ([], SamplingParams(1.0)),
+    ):
+        assert params_of(InfillRequest(**asked | {"samplers": samplers}), 0.0) == params
+    assert params_of(InfillRequest(samplers=["top_k", "infill"]), 0.0, {"top_p": 0.9}) == SamplingParams(top_p=0.9)
+
+
 @pytest.mark.parametrize("path", ["/completion", CHAT.path, "/v1/completions"])
 def test_timings_per_token(client: Any, path: str) -> None:
     prompt = {"messages": [{"role": "user", "content": "Hello"}]} if path == CHAT.path else {"prompt": "def"}
@@ -181,19 +197,44 @@ def test_timings_per_token(client: Any, path: str) -> None:
         assert not asked or all(event["timings"]["predicted_n"] > 0 for event in told)
 
 
+@pytest.mark.parametrize("path", ["/completion", CHAT.path, "/v1/completions"])
+@pytest.mark.parametrize("seconds", [0.0, 100.0])
+def test_progress_of_a_prefill(client: Any, path: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream reports it before the text: at the start, then at most once in a while, and at the end."""
+    monkeypatch.setattr("localdflash.server.worker.PROGRESS_SECONDS", seconds)
+    lines = f"{seconds} {path}\n" + "x = 1\n" * 150
+    prompt = {"messages": [{"role": "user", "content": lines}]} if path == CHAT.path else {"prompt": lines}
+    body = {**prompt, "n_predict": 4, "temperature": 0, "return_progress": True}
+    events = plain_events(client.post(path, {**body, "stream": True}).text.removesuffix("data: [DONE]\n\n"))
+    told = [event.get("prompt_progress") for event in events]
+    progress = list(filter(None, told))
+    first, last = progress[0], progress[-1]
+    assert (first["processed"], last["processed"]) == (first["cache"], last["total"])
+    assert last["total"] > 500
+    assert last["time_ms"] >= first["time_ms"] == 0
+    assert all(one["cache"] == first["cache"] and one["total"] == last["total"] for one in progress)
+    assert (len(progress) > 2) == (seconds == 0)
+    is_text = [bool(event.get("content") or any(map(_has_text, event.get("choices", ())))) for event in events]
+    assert is_text.index(True) > told.index(last)
+    assert not any(told[told.index(last) + 1 :])
+    assert "prompt_progress" not in client.post(path, body).text
+    assert "prompt_progress" not in client.post(path, {**body, "stream": True, "return_progress": False}).text
+
+
 def _has_text(choice: Any) -> bool:
     return bool(choice.get("text") or choice.get("delta", {}).get("content"))
 
 
 def test_paths_without_v1_and_counts(client: Any) -> None:
-    """Zed lists /models; other programs leave out /v1."""
+    """Other programs leave out /v1."""
     chat = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
-    assert client.get("/models").json() == client.get("/v1/models").json()
     assert client.post("/chat/completions", chat).json()["object"] == "chat.completion"
     assert client.post("/completions", {"prompt": "x", "max_tokens": 2}).json()["object"] == "text_completion"
     counted = client.post("/v1/chat/completions/input_tokens", chat).json()
     assert counted["input_tokens"] == client.post("/apply-template", {**chat, "count": True}).json()["tokens"]
-    assert client.get("/props").json()["default_generation_settings"]["params"]["temperature"] == 1.0
+    for model in ("", "?model=embedded"):
+        assert client.get(f"/props{model}").json()["default_generation_settings"]["params"]["temperature"] == 1.0
+    assert client.get("/props?model=qwen3-8b").status_code == 404
 
 
 def test_a_plain_client_reads_that_its_body_is_too_large(live: Any) -> None:

@@ -60,6 +60,9 @@ TABLE: dict[Dialect, list[tuple[dict[str, Any], str]]] = {
         ({"logit_bias": {"-1": 1}}, "logit_bias"),
         ({"logit_bias": [[5, False]]}, "logit_bias[0][1]"),
         ({"best_of": 2}, "best_of"),
+        ({"samplers": ["top_k", "adaptive_p"]}, "samplers[1]"),
+        ({"samplers": "kpt"}, "samplers"),
+        ({"top_n_sigma": 1.0}, "top_n_sigma"),
     ],
     COMPLETIONS: [
         ({"prompt": ["a", 5]}, "prompt"),
@@ -153,3 +156,6 @@ def test_no_such_path(client: Any) -> None:
         response = client.post(path, {"input": "x", "model": "embedded"})
         assert response.status_code == 501
         assert CHAT.error(response.json()).startswith("embeddings and reranking are not supported: ")
+    response = client.post("/slots/0?action=erase", {})
+    assert response.status_code == 501
+    assert CHAT.error(response.json()).startswith("slots cannot be saved, restored or erased; ")
