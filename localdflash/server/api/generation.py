@@ -142,12 +142,13 @@ class Choice:
 
 @dataclass(frozen=True)
 class ChoicePiece:
-    """Text that one step added to a choice. The last piece of a choice has neither text nor tokens nor step."""
+    """Text that one step added to a choice. A choice's last piece only reports its end."""
 
     choice: Choice
     text: str = ""
     chosen: Sequence[SampledToken] = ()
     step: Step | None = None
+    is_last: bool = False  # whether the choice has ended; then the other fields are empty
 
 
 async def pieces(state: AppState, generation: GenerationRequest) -> AsyncGenerator[ChoicePiece]:
@@ -158,7 +159,7 @@ async def pieces(state: AppState, generation: GenerationRequest) -> AsyncGenerat
     for index, request in enumerate(generation.requests):
         if generation.document and state.newest.get(generation.document) is not generation:
             # This choice is outdated: to run it would cancel the newer request.
-            yield ChoicePiece(Choice(index, request, finish="cancelled"))
+            yield ChoicePiece(Choice(index, request, finish="cancelled"), is_last=True)
             return
         if not (worker := await state.engines.worker_if_loaded(generation.loaded)):
             raise ApiError(503, "the model was replaced; send the request again", code="model_changed", Retry_After="1")
@@ -202,7 +203,7 @@ async def pieces(state: AppState, generation: GenerationRequest) -> AsyncGenerat
         choice.chosen += remaining
         if rest or remaining:
             yield ChoicePiece(choice, rest, remaining)
-        yield ChoicePiece(choice)
+        yield ChoicePiece(choice, is_last=True)
         if choice.finish == "cancelled":
             return
 

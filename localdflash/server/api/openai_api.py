@@ -293,7 +293,7 @@ async def _events(
                 index, decoder = piece.choice.index, generation.new_decoder()
                 for first in builder.first(index):
                     yield {**head, "choices": [first]}
-            if piece.choice.finish and not (piece.text or piece.chosen):
+            if piece.is_last:
                 *rest, last = builder.last(piece.choice)
                 for part in rest:
                     yield {**head, "choices": [part]}
