@@ -79,7 +79,7 @@ class LookupDrafter:
         """See `Drafter`."""
         self._index()
         text = self._text
-        if length == self._base == 0:  # nothing is left: faster than token by token
+        if length == 0 and self._base == 0:  # nothing is left: faster than token by token
             text.clear()
             self._positions.clear()
         while len(text) > self._base + length:

@@ -225,11 +225,11 @@ class Scheduler:
             request.finish_reason = request.finish_reason or "cancelled"
         with self._changed:
             totals.requests += 1
-            totals.failed += error is not None
-            totals.cancelled += request.finish_reason == "cancelled"
+            totals.failed += int(error is not None)
+            totals.cancelled += int(request.finish_reason == "cancelled")
             if request.stats.steps:
                 totals.prompt_tokens += len(request.ids)
-                totals.reused_tokens += max(len(request.ids) - 1 - request.computed_tokens, 0)  # last: not cached
+                totals.reused_tokens += request.cached_tokens
         job.on_end(error)
 
     def _jobs(self) -> list[EngineJob]:

@@ -193,7 +193,7 @@ async def listen(http: HttpRequest, state: AppState, body: ListenRequest) -> Res
     if state.listen is None:
         raise ApiError(404, "this server cannot open ports over HTTP", code="not_found")
     path = paths.key_file()
-    port = TcpPort(body.host, body.port, load_or_create_key(path), body.hosts, path)
+    port = TcpPort(body.host, body.port, load_or_create_key(path), hosts=body.hosts, key_file=path)
     return EventStream(_port_events(state.listen(port)))
 
 

@@ -248,20 +248,20 @@ class _TokenBuffer:
 
 
 class _IndentLimit:
-    """Filter that ends text before a line (not the first) that is indented less than `least`; 0: no limit."""
+    """Filter that ends text before a line (not the first) that is indented less than `min_indent`; 0: no limit."""
 
-    def __init__(self, least: int) -> None:
+    def __init__(self, min_indent: int) -> None:
         self.ended = False
-        self._least, self._held = least, ""
+        self._min_indent, self._held = min_indent, ""
 
     def push(self, text: str) -> str:
         """Return the text within the limit; hold back a line break and the blanks after it until code follows."""
-        if not self._least or self.ended:
+        if not self._min_indent or self.ended:
             return text
         lines = (self._held + text).split("\n")
         for number, line in enumerate(lines[1:], 1):
             code = line.lstrip(" \t")
-            if code and len(line) - len(code) < self._least:
+            if code and len(line) - len(code) < self._min_indent:
                 self.ended, self._held = True, ""
                 return "\n".join(lines[:number])
         starts_a_line = len(lines) > 1 and not lines[-1].strip(" \t")
@@ -273,17 +273,12 @@ class _IndentLimit:
         return self._held
 
 
-def cached_tokens(request: Request) -> int:
-    """Return the number of cached prompt tokens. The last prompt token is never cached: the first step computes it."""
-    return max(len(request.ids) - 1 - request.computed_tokens, 0)
-
-
 def timings(requests: Sequence[Request]) -> dict[str, Any]:
     """Return token counts, times and rates summed over requests, under llama-server's names, and some of our own."""
     stats = Stats()
     for request in requests:
         stats.merge(request.stats)
-    cached, prompt_ms = sum(map(cached_tokens, requests)), sum(r.prefill_ms for r in requests)
+    cached, prompt_ms = sum(r.cached_tokens for r in requests), sum(r.prefill_ms for r in requests)
     prompt = sum(len(r.ids) for r in requests) - cached
     return {
         "queue_ms": round(sum(request.queue_ms for request in requests), 3),

@@ -22,7 +22,6 @@ from localdflash.server.api.generation import (
     Choice,
     ChoicePiece,
     GenerationRequest,
-    cached_tokens,
     collect,
     constraint_of,
     limit_of,
@@ -258,7 +257,7 @@ def _prepare_completions(loaded: LoadedPair, body: CompletionRequest, grammars: 
     limit = limit_of(body.max_tokens, body.n_predict, default=DEFAULT_MAX_TOKENS)
     constraint = constraint_of(body, grammars)
     prepared = (prepare_prompt(loaded, prompt, body.suffix, limit, body) for prompt in prompts)
-    of_prompts = [with_choices(one, body, count, constraint, body.logprobs) for one in prepared]
+    of_prompts = [with_choices(one, body, count, constraint, top_logprobs=body.logprobs) for one in prepared]
     return replace(of_prompts[0], requests=[request for one in of_prompts for request in one.requests])
 
 
@@ -324,7 +323,7 @@ def _usage(generation: GenerationRequest) -> dict[str, Any]:
     # Count each prompt once, in its first request: later choices find the prompt in the cache.
     prompts = {id(request.ids): request for request in reversed(generation.requests)}.values()
     prompt = sum(len(request.ids) for request in prompts)
-    cached = sum(map(cached_tokens, prompts))
+    cached = sum(request.cached_tokens for request in prompts)
     completion = sum(request.stats.tokens for request in generation.requests)
     drafted = sum(request.stats.drafted for request in generation.requests)
     accepted = sum(request.stats.accepted for request in generation.requests)
