@@ -26,7 +26,7 @@ class ComputeLock:
         """Release the lock, held for work that is not urgent, and take it again after all urgent work."""
         if self._waiting_urgent:
             self._release()
-            self._acquire(False)
+            self._acquire(urgent=False)
 
     def _acquire(self, urgent: bool) -> None:
         with self._changed:

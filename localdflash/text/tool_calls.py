@@ -59,7 +59,7 @@ class MarkedCalls:
     ) -> None:
         self._opening, self.closing, self._parse, self._is_open = opening, closing, parse, is_open
         self._held, self._inside = "", False
-        self._after_call = False  # line feeds after a call are not part of the answer
+        self._after_call = False  # whether a call has just ended: line feeds after it are not part of the answer
         self._finished_calls = 0
         self._reported = ("", "")  # name and arguments of the current call as reported so far
 
@@ -127,7 +127,7 @@ class WholeCalls:
 
     def __init__(self, tools: Schemas) -> None:
         self._tools, self._held = tools, ""
-        self._is_text = False  # the answer is text without calls
+        self._is_text = False  # whether the answer is text without calls
 
     def push(self, text: str) -> SplitText:
         """See `CallReader`."""

@@ -19,7 +19,7 @@ class PromptStretch(NamedTuple):
     """Part of a rendered prompt, either from the template or from a user."""
 
     text: str
-    from_user: bool  # or from the model: markers in it stay text
+    from_user: bool  # whether a user or the model wrote it, so that markers in it stay text
 
 
 class Disguise:

@@ -70,7 +70,8 @@ class AnswerBlocks:
 
     def __init__(self, parts: AnswerParts) -> None:
         self.blocks: list[AnswerBlock] = []
-        self._parts, self._calls = parts, 0  # splitter; number of tool calls so far
+        self._parts = parts
+        self._begun_calls = 0  # tool calls so far
         self._open: AnswerBlock | None = None
 
     async def run(self, state: AppState, generation: GenerationRequest) -> AsyncGenerator[BlockEvent | None]:
@@ -89,7 +90,7 @@ class AnswerBlocks:
 
     def push(self, delta: PartsDelta) -> Iterator[BlockEvent]:
         """Yield the events for `delta`: more arguments of the open call, then thoughts, text and new calls."""
-        begun_calls = self._calls  # of these, only the newest is open and can get more arguments
+        begun_calls = self._begun_calls  # only the newest of these is open and can get more arguments
         for call in (one for one in delta.calls if one.index < begun_calls):
             yield from self._more(call.arguments)
         texts: tuple[tuple[BlockKind, str], ...] = (("thoughts", delta.thoughts), ("text", delta.text))
@@ -99,8 +100,8 @@ class AnswerBlocks:
                     yield from self._begin(kind)
                 yield from self._more(text)
         for call in (one for one in delta.calls if one.index >= begun_calls):
-            if call.index == self._calls:
-                self._calls += 1
+            if call.index == self._begun_calls:
+                self._begun_calls += 1
                 yield from self._begin("call", call.name)
             yield from self._more(call.arguments)
 

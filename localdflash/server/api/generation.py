@@ -34,7 +34,7 @@ class GenerationRequest:
     requests: Sequence[Request]
     stops: tuple[str, ...] = ()  # strings that end an answer; they are not part of it
     truncated: bool = False  # whether a part of the prompt did not fit and was left out
-    urgent: bool = False  # a completion, which the scheduler prefers to chat answers
+    urgent: bool = False  # whether the scheduler prefers it to other requests; True for completions
     document: str | None = None  # document id; a newer request with this id cancels the generation
     max_seconds: float = 0.0  # time limit of each choice after its first step; 0: none
     min_indent: int = 0  # the answer ends before a line (not the first) that is indented less

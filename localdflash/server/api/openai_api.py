@@ -95,7 +95,7 @@ class ChatChoices:
     tokenizer: Tokenizer
     logprobs: bool
     make_parts: Callable[[], AnswerParts]
-    _messages: dict[int, ChatMessageBuilder] = field(default_factory=dict)  # streamed, by index of the choice
+    _messages: dict[int, ChatMessageBuilder] = field(default_factory=dict)  # of the streamed choices, by index
     prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"  # id prefix, `object` fields
 
     def first(self, index: int) -> list[dict[str, Any]]:
@@ -160,11 +160,11 @@ class CompletionChoices:
 
     def part(self, piece: ChoicePiece) -> dict[str, Any]:
         """See `ChatChoices`."""
-        return self._choice(piece.choice, piece.text, piece.chosen, None)
+        return self._choice(piece.choice, piece.text, piece.chosen, finish=None)
 
     def last(self, choice: Choice) -> list[dict[str, Any]]:
         """See `ChatChoices`."""
-        return [self._choice(choice, "", (), choice.finish)]
+        return [self._choice(choice, text="", chosen=(), finish=choice.finish)]
 
     def choice(self, choice: Choice) -> dict[str, Any]:
         """See `ChatChoices`."""
