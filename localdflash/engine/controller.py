@@ -87,12 +87,12 @@ class Controller:
         acceptance = self.calibration[draft.drafter].acceptance
         draft_ms = self.draft_ms[draft.drafter]
         baseline = self.baseline_rate
-        # The length with the best rate of drafting and verifying together. But the draft's time has been spent, so the
-        # choice whether to verify at all, and which drafter's draft, depends on the verify batch alone.
-        min_rate, verify_ms = baseline * MIN_SPEEDUP, self.costs.predict_by_draft_length()
+        # The best length is the one with the best rate of drafting and verifying together. But the draft's time has been
+        # spent, so the choice whether to verify at all, and which drafter's draft, depends on the verify batch alone.
+        min_rate, ms_by_length = baseline * MIN_SPEEDUP, self.costs.predict_by_draft_length()
         best_length, best_rate, rate = 0, 0.0, baseline
         prefix_probability, expected = 1.0, 1.0
-        for length, (confidence, ms) in enumerate(zip(draft.confidence, verify_ms, strict=False), 1):
+        for length, (confidence, ms) in enumerate(zip(draft.confidence, ms_by_length, strict=False), 1):
             prefix_probability *= acceptance(confidence)
             expected += prefix_probability
             if expected > min_rate * ms and expected > best_rate * (ms + draft_ms):

@@ -71,8 +71,7 @@ class GrammarConstraint:
         text = self._matcher.compute_ff_bytes()
         if len(text) <= MAX_FORCED_BYTES:
             return self._matcher.compute_ff_tokens()
-        start = self._vocabulary.tokenize_bytes(text[:MAX_FORCED_BYTES])[:-1]  # the last token's text may be cut
-        return start[: self.count_allowed(start)]
+        return self._vocabulary.tokenize_bytes(text[:MAX_FORCED_BYTES])[:-1]  # the last token's text may be cut
 
 
 class Grammars:

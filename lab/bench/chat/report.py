@@ -1,7 +1,8 @@
 """Statistics of the chat benchmark's runs: rates and their ratios, whether drafting kept the text, acceptance.
 
 A rate is tokens per second, from sums over prompts without prefill; of repeated runs, the one with the median time
-counts. Each ratio of rates is also given as the median of the prompts' ratios, which is robust against outliers.
+counts. Each ratio of rates is also given as the median of the prompts' ratios, which is robust against outliers. `tau`
+is the number of tokens per verify step; a slot is a position in a draft.
 """
 
 from collections.abc import Mapping, Sequence
