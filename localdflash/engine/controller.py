@@ -87,8 +87,8 @@ class Controller:
         acceptance = self.calibration[draft.drafter].acceptance
         draft_ms = self.draft_ms[draft.drafter]
         baseline = self.baseline_rate
-        # The best length is the one with the best rate of drafting and verifying together. But the draft's time has been
-        # spent, so the choice whether to verify at all, and which drafter's draft, depends on the verify batch alone.
+        # The best length has the best rate of drafting and verifying together. But the draft's time has been spent, so
+        # the choice whether to verify at all, and which drafter's draft, depends on the verify batch alone.
         min_rate, ms_by_length = baseline * MIN_SPEEDUP, self.costs.predict_by_draft_length()
         best_length, best_rate, rate = 0, 0.0, baseline
         prefix_probability, expected = 1.0, 1.0
