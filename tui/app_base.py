@@ -61,7 +61,7 @@ class ChatStart:
     settings: ChatSettings = field(default_factory=ChatSettings)
     system: str = ""
     resume: int | Literal["latest"] | None = None
-    pair: str = "embedded"
+    pair: str = "embedded"  # id of the target and drafter to load; "embedded": the bundled pair
     server: str = ""  # URL of a remote server
     debug: bool = False  # whether an internal error shows a traceback
 
@@ -110,7 +110,7 @@ class ChatAppBase(App[int]):
         """Count the context tokens that the chat uses, and show the number, unless disconnected from the daemon."""
         if self.talk.answerer.stage == "disconnected":
             return
-        with suppress(LocaldflashError):  # sending a message reports the error
+        with suppress(LocaldflashError):  # an error here would be reported again by the next message
             await self.talk.count()
         self.refresh_status()
 
@@ -136,7 +136,7 @@ class ChatAppBase(App[int]):
     def run_command(self, command: Command, argument: str) -> None:
         """Run a slash command."""
         action = getattr(self, f"action_{command.name}")
-        result = action(argument) if command.argument else action()
+        result = action(argument) if command.argument_name else action()
         if asyncio.iscoroutine(result):
             self.run_worker(result)
 
@@ -147,7 +147,7 @@ class ChatAppBase(App[int]):
         try:
             return await task
         except asyncio.CancelledError:
-            if (current := asyncio.current_task()) and current.cancelling():
+            if (current := asyncio.current_task()) and current.cancelling():  # this method was cancelled, not `task`
                 task.cancel()
                 raise
             return None
@@ -155,7 +155,8 @@ class ChatAppBase(App[int]):
             self.cancellable_task = None
 
     async def show_dialog(self, dialog: ModalScreen[T | None]) -> T | None:
-        """Show a dialog; return its result, or None if it was closed. Gives mypy the type of `await … or …`."""
+        """Show a dialog; return its result, or None if it was closed."""
+        # In callers' `await self.push_screen_wait(dialog) or default`, mypy would infer a wrong type for the dialog.
         return await self.push_screen_wait(dialog)
 
     async def confirm(self, question: str, lines: Sequence[str], yes: str) -> bool:

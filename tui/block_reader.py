@@ -185,7 +185,7 @@ class _Builder:
         *complete, last = token.content.split("\n")
         block.set_lines([*(f"{line}\n" for line in complete), last])
         start, end = _line_range(token)
-        block.closed = not number or end - start == len(complete) + bool(last) + 2
+        block.closed = not number or end - start == len(complete) + int(last != "") + 2
         return block
 
 

@@ -313,7 +313,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
 
     def run_from_palette(self, command: Command) -> None:
         """Run a command from the palette; a command with a required argument is put into the prompt."""
-        if command.argument and not command.argument.startswith("["):
+        if command.argument_name and not command.argument_name.startswith("["):
             self.prompt.put_back(f"/{command.name} ", ())
             self.prompt.focus()
             return

@@ -8,19 +8,19 @@ from localdflash.base.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Command, run by the app's `action_<name>`. `argument` is its placeholder in the help; `keys` work anywhere."""
+    """Command, run by the app's `action_<name>`. `argument_name` is shown in the help; `keys` work anywhere."""
 
     name: str
     help: str
     group: str
-    argument: str = ""
+    argument_name: str = ""
     keys: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
 
     @property
     def usage(self) -> str:
         """Return the command as a user types it."""
-        return f"/{self.name} {self.argument}".rstrip()
+        return f"/{self.name} {self.argument_name}".rstrip()
 
 
 ANSWER, COPY, CODE, SPEED = "Answers", "Copying", "Your code", "Speed"
@@ -33,7 +33,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("continue", "Continue an answer that was stopped or cut off.", ANSWER, keys=("ctrl+g",)),
     Command("previous", "Show the previous version of the last answer.", ANSWER, keys=("alt+left",)),
     Command("next", "Show the next version of the last answer.", ANSWER, keys=("alt+right",)),
-    Command("copy", "Copy the last answer, or message N as it is numbered.", COPY, "[N]", ("ctrl+y",)),
+    Command("copy", "Copy the last answer, or message #N.", COPY, "[N]", ("ctrl+y",)),
     Command("code", "Copy code block N of the last answer; without N the last block.", COPY, "[N]", ("alt+y",)),
     Command("attach", "Attach a file to the next message (also: @file in the text).", CODE, "PATH"),
     Command("detach", "Remove all attachments.", CODE),
@@ -53,7 +53,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("bench", "Answer the last message without and with drafting, and compare.", SPEED, keys=("f5",)),
     Command("new", "Start a new chat.", CHATS, keys=("ctrl+n",)),
     Command("chats", "Find and open an earlier chat.", CHATS, "[WORDS]", ("ctrl+o",), ("resume", "search")),
-    Command("find", "Find words in this chat; again: the previous match.", CHATS, "[WORDS]", ("ctrl+f",)),
+    Command("find", "Find words in this chat; without words, the previous match.", CHATS, "[WORDS]", ("ctrl+f",)),
     Command("rename", "Give this chat a name.", CHATS, "NAME"),
     Command("fork", "Start a new chat that continues from message N, or from the last one.", CHATS, "[N]"),
     Command("export", "Write this chat to a file: .md or .json.", CHATS, "PATH"),
@@ -74,17 +74,17 @@ _BY_NAME = {name: command for command in COMMANDS for name in (command.name, *co
 
 
 def parse(line: str) -> tuple[Command, str] | None:
-    """Split a slash command into command and argument, else UsageError; None for a message (/etc/hosts is one)."""
+    """Split a slash command into command and argument; None for any other message. UsageError if it is unknown."""
     if not line.startswith("/") or "\n" in line:
         return None
     name, _, argument = line[1:].rstrip().partition(" ")
-    if "/" in name or not name:
+    if "/" in name or not name:  # the message begins with a path, such as /etc/hosts
         return None
     command = _BY_NAME.get(name.lower())
     if command is None:
         near = get_close_matches(name.lower(), _BY_NAME, 1)
         hint = f"did you mean /{near[0]}?" if near else "F1 lists the commands"
         raise UsageError(f"there is no /{name}; {hint}")
-    if argument.strip() and not command.argument:
+    if argument.strip() and not command.argument_name:
         raise UsageError(f"/{command.name} takes no argument")
     return command, argument.strip()

@@ -85,7 +85,7 @@ def file_suggestion(hit: FileMatch, *, mentioned: bool) -> PromptSuggestion:
 
 def _command_suggestion(command: commands.Command, query: str) -> PromptSuggestion:
     exact = query.lower() in (command.name, *command.aliases)
-    sends = not command.argument or (exact and command.argument.startswith("["))
+    sends = not command.argument_name or (exact and command.argument_name.startswith("["))
     text = f"/{command.name}" if sends else f"/{command.name} "
     marked = tuple(at + 1 for at in match_positions(query, command.name)) if query else ()
     return PromptSuggestion(command.usage, text, command.help, marked, sends)

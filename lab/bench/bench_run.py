@@ -151,7 +151,7 @@ def run(options: Options, limit: int | None, repeats: int, watcher: Watcher) -> 
         step_costs = {"step_ms": modes.step_costs(), "verify": modes.measure_verify(verify_seconds)}
         loaded.pair.forget()
         acceptance = _acceptance(loaded, modes.dflash_alone, prompts) if modes.dflash_alone else {}
-        machine, rows = modes.machine(), {"rows": loaded.rows} if loaded.rows else {}
+        machine, rows = modes.machine(), {"rows": loaded.width_status} if loaded.width_status else {}
     watcher.done(0.0, "other backends")
     best = {} if limit and limit < MIN_LIMIT_FOR_OTHERS else _other_baselines(options, backend)
     return {

@@ -71,8 +71,8 @@ def run(
     results = list[dict[str, Any]]()
     for spec in dict.fromkeys((options.drafter, *drafters)):
         with LoadedPair(replace(options, drafter=spec, backend="llama.cpp")) as loaded:
-            assert loaded.host
-            model = next((drafter for drafter in loaded.host.drafters if drafter.is_model), None)
+            assert loaded.host_pair
+            model = next((drafter for drafter in loaded.host_pair.drafters if drafter.is_model), None)
             if model:
                 result = _measure(loaded, model, load_prompts(loaded), repeats, count)
                 results.append({"drafter": spec or "the pair's", **result})
@@ -89,8 +89,8 @@ def run(
 def _measure(
     loaded: LoadedPair, model: Drafter, prompts: Sequence[PromptIds], repeats: int, count: CountItems
 ) -> dict[str, Any]:
-    assert loaded.host
-    target, costs = loaded.host.target, calibrate(loaded.host.target, [model])
+    assert loaded.host_pair
+    target, costs = loaded.host_pair.target, calibrate(loaded.host_pair.target, [model])
     pairs = {
         BASELINE: HostPair(target),
         DRAFTING: HostPair(target, [model], costs),
@@ -110,7 +110,7 @@ def _measure(
     rates = {mode: stats.tokens_per_second for mode, stats in totals.items()}
     return {
         "kind": model.name,
-        "rows": loaded.rows,
+        "rows": loaded.width_status,
         "tokens": totals[DRAFTING].tokens,
         "tok_s": {mode: round(rate, 1) for mode, rate in rates.items()},
         "over_plain": {mode: round(rates[mode] / rates[BASELINE], 3) for mode in (DRAFTING, FORCED)},

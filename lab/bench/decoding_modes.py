@@ -24,13 +24,13 @@ from localdflash.models.load_options import Options
 @contextmanager
 def open_modes(loaded: LoadedPair, options: Options) -> Iterator["HostModes | CudaModes"]:
     """Yield the modes of a pair that was loaded with `options`."""
-    if loaded.host is None:
+    if loaded.host_pair is None:
         yield CudaModes(loaded.pair)
         return
     undrafted = replace(options, backend=loaded.backend, draft=False)
     with LoadedPair(undrafted) as plain, llama_baseline(loaded) as llama:
-        assert plain.host
-        yield HostModes(loaded.host, plain.host, llama)
+        assert plain.host_pair
+        yield HostModes(loaded.host_pair, plain.host_pair, llama)
 
 
 class HostModes:

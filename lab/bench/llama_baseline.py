@@ -20,7 +20,7 @@ def llama_baseline(loaded: LoadedPair) -> Iterator[Pair | None]:
     from localdflash.backends.llamacpp.placement import PROCESSOR
     from localdflash.lab.bench.single_token_target import SingleTokenTarget
 
-    ours = loaded.host.target if loaded.host else None
+    ours = loaded.host_pair.target if loaded.host_pair else None
     placement = ours.placement if isinstance(ours, LlamaCppTarget) else PROCESSOR
     try:
         target = SingleTokenTarget(loaded.files.target, loaded.context, loaded.options.threads, placement)

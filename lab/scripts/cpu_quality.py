@@ -185,8 +185,8 @@ def open_cpu_pair(path: Path, context: int, threads: int, kv: str) -> Iterator[H
 
     options = Options(path.stem, "cpu", threads, context, draft=False, kv=kv)
     with closing(load_on("cpu", LocalPair(path.stem, path, None, None, None, None), options)) as ours:
-        assert ours.host
-        yield ours.host
+        assert ours.host_pair
+        yield ours.host_pair
 
 
 def measure_shape(config: DecoderConfig, name: str, kind: str, folder: Path, threads: int, say: Say) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class Acceptance:
         self._accepted_counts += [0] * missing
         for position in range(step.drafted):
             self.drafted_counts[position] += 1
-            self._accepted_counts[position] += position < step.accepted
+            self._accepted_counts[position] += int(position < step.accepted)
         insort(self._step_ms, step.ms)
         self._arrivals.append((now, self.tokens))
         while len(self._arrivals) > 2 and self._arrivals[1][0] <= now - WINDOW_SECONDS:

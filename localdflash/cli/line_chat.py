@@ -123,7 +123,7 @@ class LineChat:
         method = getattr(self, f"do_{command.name}", None)
         if method is None:
             raise UsageError(f"/{command.name} needs the full screen (`localdflash chat`); see /help")
-        method(argument) if command.argument else method()
+        method(argument) if command.argument_name else method()
 
     def _run_in_shell(self, command: str) -> None:
         """Run a shell command if the user agrees; attach its output to the next message."""

@@ -11,7 +11,7 @@ class ComputeLock:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._is_held = False
-        self._urgent = 0  # threads with urgent work that wait
+        self._waiting_urgent = 0  # threads with urgent work that wait
 
     @contextmanager
     def hold(self, urgent: bool) -> Iterator[None]:
@@ -24,17 +24,17 @@ class ComputeLock:
 
     def yield_to_urgent(self) -> None:
         """Release the lock, held for work that is not urgent, and take it again after all urgent work."""
-        if self._urgent:
+        if self._waiting_urgent:
             self._release()
-            self._acquire(False)
+            self._acquire(urgent=False)
 
     def _acquire(self, urgent: bool) -> None:
         with self._changed:
-            self._urgent += urgent
+            self._waiting_urgent += int(urgent)
             try:
-                self._changed.wait_for(lambda: not self._is_held and (urgent or not self._urgent))
+                self._changed.wait_for(lambda: not self._is_held and (urgent or not self._waiting_urgent))
             finally:
-                self._urgent -= urgent
+                self._waiting_urgent -= int(urgent)
             self._is_held = True
 
     def _release(self) -> None:

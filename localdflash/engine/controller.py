@@ -1,8 +1,8 @@
 """Chooses the draft length that maximizes expected tokens per millisecond. Not drafting is always a choice.
 
 Speed = E[committed tokens] / (V(n + 1) + D) with a draft of n tokens. V (cost of a verify batch) and D (cost of a
-draft) are measured at load and at every step. A drafter's confidence is calibrated on its earlier drafts, verified or
-not, by comparing each draft with the tokens committed later.
+draft) are measured at load and at every step. A drafter's confidence is calibrated by comparing each of its drafts with
+the tokens that are committed in the draft's place, even if the draft was not verified.
 """
 
 from collections import defaultdict
@@ -12,15 +12,15 @@ from localdflash.engine.costs import VerifyCosts
 from localdflash.engine.draft import Draft
 
 BINS = 12  # bins of claimed confidence
-PRIOR_DRAFTS = 6.0  # weight of a claimed confidence before any outcome was counted, in drafts
-BIN_DECAY = 0.995  # factor on a bin's counts at each new outcome
-SURVIVAL_RATE = 0.1  # weight of a new draft's outcome
-INITIAL_PROBES = 12  # probes (drafts that only measure a drafter) at the initial share; also the most to save up for
-INITIAL_PROBE_SHARE = 0.05  # share of the decoding time for the first probes
-PROBE_SHARE = 0.01  # share of the decoding time for later probes
+PRIOR_TOKENS = 6.0  # a claimed confidence weighs as much as this many counted tokens of its bin
+BIN_DECAY = 0.995  # a bin's counts are multiplied by this at each new outcome
+SURVIVAL_RATE = 0.1  # weight of a new draft's outcome in `survival`
+# A probe is a draft that only measures a drafter. A share of the decoding time is saved up for probes: the larger share
+# for the first `INITIAL_PROBES`. At most the time of `INITIAL_PROBES` is saved up.
+INITIAL_PROBES, INITIAL_PROBE_SHARE, PROBE_SHARE = 12, 0.05, 0.01
 OPTIMISTIC_ACCEPTANCE = 0.95  # acceptance per token assumed for an untried drafter
-MIN_SPEEDUP = 1.05  # of verifying a finished draft over a plain step; with less, it is not verified
-SLOWER_RATE, FASTER_RATE = 0.05, 0.3  # weights of a new draft timing: disturbances only ever make it longer
+MIN_SPEEDUP = 1.05  # a finished draft is verified only if that is this much faster than a step without drafting
+SLOWER_RATE, FASTER_RATE = 0.05, 0.3  # weights of a draft timing above and below the average: disturbances slow down
 MAX_DEPTH = 32  # draft positions whose survival is counted, since no verify batch is wider
 
 
@@ -28,8 +28,8 @@ class Calibration:
     """Acceptance of one drafter's tokens by claimed confidence, counting tokens whose predecessors were accepted."""
 
     def __init__(self) -> None:
-        self._accepted = [PRIOR_DRAFTS * (b + 0.5) / BINS for b in range(BINS)]
-        self._counted = [PRIOR_DRAFTS] * BINS
+        self._accepted = [PRIOR_TOKENS * (b + 0.5) / BINS for b in range(BINS)]
+        self._counted = [PRIOR_TOKENS] * BINS
         self.survival: list[float] = []  # share of drafts whose first k tokens were accepted
         self.drafts = 0
 
@@ -43,7 +43,7 @@ class Calibration:
         self.drafts += 1
         for i in range(min(accepted + 1, len(confidence))):
             b = _bin(confidence[i])
-            self._accepted[b] = self._accepted[b] * BIN_DECAY + (i < accepted)
+            self._accepted[b] = self._accepted[b] * BIN_DECAY + float(i < accepted)
             self._counted[b] = self._counted[b] * BIN_DECAY + 1.0
         self._update_survival(confidence, accepted)
 
@@ -52,7 +52,7 @@ class Calibration:
         depth = min(len(confidence), MAX_DEPTH)
         self.survival += [0.0] * (depth - len(self.survival))
         for i in range(depth):
-            self.survival[i] += weight * ((i < accepted) - self.survival[i])
+            self.survival[i] += weight * (float(i < accepted) - self.survival[i])
 
 
 def _bin(confidence: float) -> int:
@@ -73,7 +73,7 @@ class Controller:
         self.costs = VerifyCosts(verify_ms, growth)
         self.draft_ms = defaultdict[str, float](float, draft_ms)
         self.calibration = defaultdict[str, Calibration](Calibration)
-        self._credit_ms = self._needed_ms = 0.0  # saved up for probes; cost of the last considered probe
+        self._credit_ms = 0.0  # time saved up for probes
         self._probes = 0
         self._is_probing = False
 
@@ -87,26 +87,27 @@ class Controller:
         acceptance = self.calibration[draft.drafter].acceptance
         draft_ms = self.draft_ms[draft.drafter]
         baseline = self.baseline_rate
-        floor, verify_ms = baseline * MIN_SPEEDUP, self.costs.predict_by_draft_length()
-        count, best, rate = 0, 0.0, baseline
-        prefix_probability, expected, remaining = 1.0, 1.0, len(draft)
-        for i, (confidence, cost) in enumerate(zip(draft.confidence, verify_ms, strict=False)):
+        # The best length has the best rate of drafting and verifying together. But the draft's time has been spent, so
+        # the choice whether to verify at all, and which drafter's draft, depends on the verify batch alone.
+        min_rate, ms_by_length = baseline * MIN_SPEEDUP, self.costs.predict_by_draft_length()
+        best_length, best_rate, rate = 0, 0.0, baseline
+        prefix_probability, expected = 1.0, 1.0
+        for length, (confidence, ms) in enumerate(zip(draft.confidence, ms_by_length, strict=False), 1):
             prefix_probability *= acceptance(confidence)
             expected += prefix_probability
-            remaining -= 1
-            if expected > floor * cost and expected > best * (cost + draft_ms):
-                count, best, rate = i + 1, expected / (cost + draft_ms), expected / cost
-            bound = expected + prefix_probability * remaining  # if all remaining tokens were certain and free
-            if bound <= floor * cost or bound <= best * (cost + draft_ms):
+            if expected > min_rate * ms and expected > best_rate * (ms + draft_ms):
+                best_length, best_rate, rate = length, expected / (ms + draft_ms), expected / ms
+            bound = expected + prefix_probability * (len(draft) - length)  # if all further tokens were certain and free
+            if bound <= min_rate * ms or bound <= best_rate * (ms + draft_ms):
                 break
-        return count, rate
+        return best_length, rate
 
     def predict_rate(self, drafter: str, limit: int) -> float:
-        """Return the highest expected tokens per millisecond of a drafter, including the cost of its draft."""
+        """Return the highest expected rate of drafts of at most `limit` tokens, including the draft's time."""
         return self._best_rate(drafter, self.calibration[drafter].survival[:limit])
 
     def _best_rate(self, drafter: str, survival: Sequence[float]) -> float:
-        """Return the highest expected tokens per millisecond over all lengths of a draft."""
+        """Return the highest expected tokens per millisecond over all draft lengths, including the draft's time."""
         draft_ms, best, expected = self.draft_ms[drafter], 0.0, 1.0
         for prefix_probability, ms in zip(survival, self.costs.predict_by_draft_length(), strict=False):
             expected += prefix_probability
@@ -119,15 +120,14 @@ class Controller:
 
     def start_probe(self, drafter: str, limit: int, rate: float) -> bool:
         """Start a probe if its time is saved up and the drafter's best case beats `rate`; return whether it started."""
-        self._needed_ms = self.draft_ms[drafter]
         optimistic = [OPTIMISTIC_ACCEPTANCE ** (i + 1) for i in range(limit)]
-        self._is_probing = self._credit_ms >= self._needed_ms and self._best_rate(drafter, optimistic) > rate
+        self._is_probing = self._credit_ms >= self.draft_ms[drafter] and self._best_rate(drafter, optimistic) > rate
         return self._is_probing
 
     def record_verify(self, width: int, ms: float) -> None:
         """Learn from the time of a step, excluding its draft, and save up time for probes."""
         share = INITIAL_PROBE_SHARE if self._probes < INITIAL_PROBES else PROBE_SHARE
-        max_credit_ms = max(INITIAL_PROBES * max(self.draft_ms.values(), default=0.0), self._needed_ms)
+        max_credit_ms = INITIAL_PROBES * max(self.draft_ms.values(), default=0.0)
         self._credit_ms = min(self._credit_ms + share * ms, max_credit_ms)
         self.costs.record(width, ms)
 
@@ -135,7 +135,7 @@ class Controller:
         """Learn from a draft's time, capped at three times the expected; a probe is charged its full time."""
         expected = self.draft_ms[drafter]
         rate = FASTER_RATE if ms < expected else SLOWER_RATE
-        self.draft_ms[drafter] += rate * (min(ms, 3 * expected + 0.01) - expected)
+        self.draft_ms[drafter] += rate * (min(ms, 3 * expected + 0.01) - expected)  # + 0.01: a time of 0 can grow
         if self._is_probing:
             self._is_probing = False
             self._probes += 1

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-WIDTH_RATE, SLOWDOWN_RATE = 0.2, 0.2  # weights of a new timing, for its width's time and for the slowdown
-MAX_RATIO = 2.0  # measured / expected is clamped to 1 / MAX_RATIO .. MAX_RATIO
+WIDTH_RATE, SLOWDOWN_RATE = 0.2, 0.2  # weights of a new timing in its width's time and in the slowdown
+MAX_RATIO = 2.0  # a timing is limited to 1 / MAX_RATIO to MAX_RATIO times the expected time
 STRIDE_TOKENS = 128  # the times are recomputed when the context has changed by this many tokens
 
 

@@ -32,6 +32,11 @@ class Request:
     ttft_ms: float = 0.0  # from the start of the prefill to the end of the first step
     finish_reason: str = ""  # "stop", "length", "context" or "cancelled"
 
+    @property
+    def cached_tokens(self) -> int:
+        """Number of cached prompt tokens. The last prompt token is never cached: the first step computes it."""
+        return max(len(self.ids) - 1 - self.computed_tokens, 0)
+
 
 class Generation:
     """Running request: call `prefill`, again after other requests used the pair, then `step` until it returns None."""

@@ -14,7 +14,7 @@ from localdflash.engine.pair import TargetFeatures
 GRAM_TOKENS = 3  # a match of this many tokens takes precedence over resuming a copy
 MAX_CANDIDATES = 8  # newest occurrences whose match lengths are compared
 MAX_MATCH_TOKENS = 32  # a longer match adds no confidence
-TOKENS_BEHIND, TOKENS_AHEAD = 4, 12  # a copy resumes from 4 tokens before to 12 after its expected position
+TOKENS_BEHIND, TOKENS_AHEAD = 4, 12  # a copy resumes up to this far before or after its expected position
 RESUMED_TOKENS = 3  # match length that a resumed copy counts as
 MAX_MISSES = 8  # proposals in a row without a trigram match or a resumed copy, before the passage is forgotten
 BREAK = -1  # pseudo-token that ends each document in `_text`
@@ -79,7 +79,7 @@ class LookupDrafter:
         """See `Drafter`."""
         self._index()
         text = self._text
-        if length == self._base == 0:  # nothing is left: faster than token by token
+        if length == 0 and self._base == 0:  # nothing is left: faster than token by token
             text.clear()
             self._positions.clear()
         while len(text) > self._base + length:

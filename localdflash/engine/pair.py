@@ -49,8 +49,8 @@ class Step:
 
     tokens: Sequence[int]  # committed tokens
     drafter: str  # name of the drafter that proposed the verified draft
-    drafted: int  # tokens of the verified draft
-    accepted: int  # draft tokens that were committed
+    drafted: int  # number of draft tokens that were verified
+    accepted: int  # number of draft tokens that were committed
     draft_ms: float
     verify_ms: float
 
@@ -71,7 +71,7 @@ class SavedSequence:
     target: bytes | bytearray
     drafters: tuple[bytes | bytearray, ...]
     is_recurrent: bool = False  # the caches include recurrent states: decoding can continue only from the end
-    in_blocks: int = 0  # leading ids prefilled in blocks of tokens, not step by step: their KV entries differ in bits
+    tokens_in_blocks: int = 0  # leading ids prefilled in blocks, not in steps: their KV entries differ in some bits
     wait: Callable[[], None] = field(default=already_complete, compare=False)  # waits for the copy or raises StateLost
 
     def count_shared(self, ids: Sequence[int]) -> int:
@@ -166,7 +166,7 @@ class Pair(Protocol):
 
     ids: list[int]
     ends: frozenset[int]  # tokens that end an answer: a step commits nothing after one
-    drafting_enabled: bool  # does not change the committed tokens; drafters observe the tokens either way
+    drafting_enabled: bool  # if False, drafters only observe; the committed tokens are the same
 
     @property
     def cached(self) -> Sequence[int]:

@@ -53,7 +53,8 @@ class PrefixCache:
         for state in self._states.values():
             if begins_with(state.ids, ids[:min_tokens]) and state.count_shared(ids) >= min_tokens:
                 best, min_tokens = state, state.count_shared(ids)
-        if self._disk and (on_disk := self._disk.find_longest(ids, min_tokens + (best is not None))):
+        min_on_disk = min_tokens + 1 if best else min_tokens  # reading a file must save more tokens than memory does
+        if self._disk and (on_disk := self._disk.find_longest(ids, min_on_disk)):
             best = on_disk
         return best
 

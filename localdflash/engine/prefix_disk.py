@@ -20,7 +20,7 @@ from safetensors.numpy import save
 
 from localdflash.engine.pair import SavedSequence, already_complete
 
-# Metadata keys. "whole" marks a recurrent state, which is only usable as a whole; "in_blocks": see `SavedSequence`.
+# Metadata keys. "whole" marks a recurrent state, which is only usable as a whole; "in_blocks" holds `tokens_in_blocks`.
 RECURRENT, IN_BLOCKS = "whole", "in_blocks"
 
 
@@ -99,7 +99,7 @@ def _serialize(state: SavedSequence) -> bytes:
     parts: dict[str, NDArray[Any]] = {"ids": np.array(state.ids, np.int32)}
     parts["target"] = np.frombuffer(state.target, np.uint8)
     parts |= {f"drafter.{i}": np.frombuffer(part, np.uint8) for i, part in enumerate(state.drafters)}
-    in_blocks = str(state.in_blocks)
+    in_blocks = str(state.tokens_in_blocks)
     digest = _digest(*(part.tobytes() for part in parts.values()), in_blocks.encode())
     metadata = {"digest": digest, IN_BLOCKS: in_blocks}
     return bytes(save(parts, metadata | ({RECURRENT: "yes"} if state.is_recurrent else {})))

@@ -16,7 +16,7 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     penalty_window: int = 256  # newest tokens that the repetition penalty covers
     seed: int | None = None
-    presence_penalty: float = 0.0  # these three: see `LogitShift`
+    presence_penalty: float = 0.0  # see `LogitShift` for this field and the next two
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token, shift of its logit), each token once
 

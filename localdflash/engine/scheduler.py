@@ -54,8 +54,10 @@ class EngineTotals:
     cancelled: int = 0
     preempted: int = 0
     prompt_tokens: int = 0  # prompt tokens of requests that took a step
-    reused_tokens: int = 0  # part of `prompt_tokens` that a cache held
-    cancel_ms: deque[float] = field(default_factory=lambda: deque(maxlen=1000))  # from cancelling to a free engine
+    reused_tokens: int = 0  # number of these that a cache held
+    cancel_ms: deque[float] = field(
+        default_factory=lambda: deque(maxlen=1000)
+    )  # newest times from a cancellation to a free engine
 
     def add(self, other: "EngineTotals") -> None:
         """Add the totals of another engine."""
@@ -108,7 +110,7 @@ class Scheduler:
                 (self._urgent if job.urgent else self._not_urgent).append(job)
                 self._changed.notify()
         for other in removed_jobs:
-            self._end(other, None)
+            self._end(other)
         if is_full:
             raise QueueFull(f"the queue is full ({self._limit} requests are waiting); try again in a moment")
 
@@ -117,7 +119,7 @@ class Scheduler:
         with self._changed:
             was_queued = self._withdraw(job)
         if was_queued:
-            self._end(job, None)
+            self._end(job)
 
     def cancel_all(self) -> None:
         """Stop every running or queued job; new ones may be submitted."""
@@ -219,17 +221,17 @@ class Scheduler:
         self.totals.preempted += 1
         return True
 
-    def _end(self, job: EngineJob, error: BaseException | None) -> None:
+    def _end(self, job: EngineJob, error: BaseException | None = None) -> None:
         totals, request = self.totals, job.request
         if job.cancelled_at is not None:
             request.finish_reason = request.finish_reason or "cancelled"
         with self._changed:
             totals.requests += 1
-            totals.failed += error is not None
-            totals.cancelled += request.finish_reason == "cancelled"
+            totals.failed += int(error is not None)
+            totals.cancelled += int(request.finish_reason == "cancelled")
             if request.stats.steps:
                 totals.prompt_tokens += len(request.ids)
-                totals.reused_tokens += max(len(request.ids) - 1 - request.computed_tokens, 0)  # last: not cached
+                totals.reused_tokens += request.cached_tokens
         job.on_end(error)
 
     def _jobs(self) -> list[EngineJob]:

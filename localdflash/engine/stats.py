@@ -36,7 +36,7 @@ class Stats:
             self.accepted_by_slot += [0] * missing
         for slot in range(step.drafted):
             self.offered_by_slot[slot] += 1
-            self.accepted_by_slot[slot] += slot < step.accepted
+            self.accepted_by_slot[slot] += int(slot < step.accepted)
 
     def merge(self, other: "Stats") -> None:
         """Add the sums of `other`."""

@@ -139,9 +139,9 @@ def _time_engine(engine: HostBackend, files: LocalPair, options: Options) -> flo
         running = load_on(engine, files, options)
     except LocaldflashError:
         return 0.0
-    assert running.host
+    assert running.host_pair
     with closing(running):
-        target, drafters = running.host.target, running.host.drafters
+        target, drafters = running.host_pair.target, running.host_pair.drafters
         rounds, start = list[float](), time.perf_counter()
         while len(rounds) < MIN_ROUNDS or time.perf_counter() - start < TIMING_SECONDS:
             costs = calibrate(target, drafters, WIDTHS, seconds=0.0)

@@ -1,6 +1,6 @@
-"""Load a pair by its name: find the files, choose and load a backend, load the tokenizer."""
+"""Load a pair of target and drafter by its name: find the files, load them on a backend, load the tokenizer."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Self
 
@@ -12,7 +12,7 @@ from localdflash.loading.automatic import load_best
 from localdflash.loading.backends import load_on
 from localdflash.loading.proof import SOUND, auto_tries_cuda, engine_status
 from localdflash.loading.trial import try_first
-from localdflash.models.backend_names import Backend, Runner
+from localdflash.models.backend_names import Runner
 from localdflash.models.load_options import Options
 from localdflash.models.memory.parts import Parts
 from localdflash.models.registry.registry import load_registry, local_files
@@ -22,7 +22,6 @@ from localdflash.models.weights.split import stats_of
 from localdflash.text.fim_formats import FimFormat, detect, format_of
 from localdflash.text.tokenizer import Tokenizer
 
-DEVICES: Mapping[Backend, Collection[str]] = {"cpu": ("auto", "cpu"), "torch": ("auto", "cpu")}
 SAMPLING_KEYS = {  # field of `SamplingParams`: key in a GGUF's metadata after `general.sampling.`
     "temperature": "temp",
     "top_k": "top_k",
@@ -35,47 +34,46 @@ SAMPLING_KEYS = {  # field of `SamplingParams`: key in a GGUF's metadata after `
 class LoadedPair:
     """Loaded pair with its tokenizer, on `backend`. Close it, or use it as a context manager.
 
-    `sampling` holds the fields of `SamplingParams` that the model's file or card recommends for chats. Unless `tried`,
-    new files that llama.cpp or the CPU engine will read are first loaded in a child process (see `trial`).
+    `sampling` holds the fields of `SamplingParams` that the model's file or card recommends for chats. Attributes that
+    are not described here are those of `Running`.
     """
 
-    def __init__(self, options: Options, tried: bool = False) -> None:
+    def __init__(self, options: Options, skip_trial: bool = False) -> None:
+        """Load the pair; first try unknown files in a child process (see `trial`), unless `skip_trial`."""
+        _check_device(options)
         self.options = options
         self.files = local_files(load_registry().resolve(options.pair, options.drafter or None))
         self._closing = ExitStack()
         with cached_headers():
-            # Status of the CUDA engine with this pair; "" if the engine cannot be chosen.
-            is_candidate = options.backend == "cuda" or (options.backend == "auto" and auto_tries_cuda(options))
-            self.gpu_check = engine_status(self.files, options) if is_candidate else ""
-            if not (tried or options.backend in ("cuda", "torch") or self.gpu_check == SOUND):
+            may_use_cuda = options.backend == "cuda" or (options.backend == "auto" and auto_tries_cuda(options))
+            # Result of the CUDA engine's check: `SOUND`, or why not to use the engine; "": it was not considered.
+            self.gpu_check = engine_status(self.files, options) if may_use_cuda else ""
+            if not (skip_trial or options.backend in ("cuda", "torch") or self.gpu_check == SOUND):
                 try_first(self.files, options)
             self.sampling = {**self.files.sampling, **recommended_sampling(read_header(self.files.target).metadata)}
             self.backend, self._running = self._load()
             self._closing.callback(self._running.close)
-            with ExitStack() as undo:
-                undo.callback(self.close)
-                # A separate vocabulary: other threads may still use it when the target's memory is freed.
+            try:  # not the target's vocabulary: threads may still encode text after the target's memory is freed
                 self.tokenizer = Tokenizer.load(self.files.target)
-                undo.pop_all()
+            except BaseException:
+                self.close()
+                raise
         running = self._running
-        self.pair, self.host, self.context = running.pair, running.host, running.context
+        self.pair, self.host_pair, self.context = running.pair, running.host_pair, running.context
         self.device, self.vocab_size = running.device, running.vocab_size
-        self.predicted, self.rows = running.predicted, running.rows
+        self.predicted_memory, self.width_status = running.predicted_memory, running.width_status
         ignored_notices = _notices_of_ignored_options(options, self.backend, running)
         is_doubtful = self.backend == "cuda" and self.gpu_check not in ("", SOUND)
         check_notice = f"--backend cuda: {self.gpu_check}" if is_doubtful else ""
         self.notice = "; ".join(filter(None, [check_notice, *running.notices, *ignored_notices]))
 
     def _load(self) -> tuple[Runner, Running]:
-        backend, device = self.options.backend, self.options.device
-        if device not in DEVICES.get(backend, (device,)) or (backend, device) == ("cuda", "cpu"):
-            raise UsageError(f"--device {device}: not available with --backend {backend}; use cuda or llama.cpp")
-        if backend == "auto":
+        if self.options.backend == "auto":
             return load_best(self.files, self.options)
-        return backend, load_on(backend, self.files, self.options)
+        return self.options.backend, load_on(self.options.backend, self.files, self.options)
 
     def memory(self) -> Parts:
-        """Return the measured bytes of each part, by the names in `predicted`."""
+        """Return the measured bytes of each part of the memory, to compare with `predicted_memory`."""
         return self._running.measured()
 
     @property
@@ -94,7 +92,7 @@ class LoadedPair:
         return format_of(self.files.fim) if self.files.fim else detect(self.tokenizer)
 
     def before_close(self, wait: Callable[[], object]) -> None:
-        """Register `wait`, which waits for threads that still use the vocabulary, to run before the pair is freed."""
+        """Register `wait`, which waits for a thread that uses this object, to be called before the pair is freed."""
         self._closing.callback(wait)
 
     def close(self) -> None:
@@ -108,6 +106,15 @@ class LoadedPair:
         self.close()
 
 
+def _check_device(options: Options) -> None:
+    """Raise UsageError if the requested backend cannot use the requested device."""
+    backend, device = options.backend, options.device
+    is_cpu_backend = backend in ("cpu", "torch")
+    if (backend == "cuda" and device == "cpu") or (is_cpu_backend and device not in ("auto", "cpu")):
+        other = "cpu" if device == "cpu" else "cuda"
+        raise UsageError(f"--device {device}: not available with --backend {backend}; use {other} or llama.cpp")
+
+
 def _notices_of_ignored_options(options: Options, backend: Runner, running: Running) -> Iterator[str]:
     """Yield a notice for each option that has no effect on the backend that runs the pair."""
     if options.gpu_layers > 0 and running.device == "cpu":
@@ -116,11 +123,8 @@ def _notices_of_ignored_options(options: Options, backend: Runner, running: Runn
     bits = [f"--drafter-bits {options.drafter_bits}"] if options.drafter_bits != defaults.drafter_bits else []
     kv = [f"--kv {options.kv}"] if options.kv != defaults.kv else []
     fp4 = ["--native-fp4"] if options.native_fp4 else []
-    on_both = options.kv in KV_FORMATS
-    for backends, flags in (
-        (("cuda", "cpu"), bits + (kv if on_both else [])),
-        (("cuda",), fp4 if on_both else kv + fp4),
-    ):
+    both_engines, only_cuda = (bits + kv, fp4) if options.kv in KV_FORMATS else (bits, kv + fp4)
+    for backends, flags in ((("cuda", "cpu"), both_engines), (("cuda",), only_cuda)):
         if flags and backend not in backends:
             yield f"{', '.join(flags)}: ignored by {backend} (only for --backend {' and '.join(backends)})"
 
@@ -132,7 +136,7 @@ def recommended_sampling(metadata: Mapping[str, object]) -> dict[str, float]:
         value = metadata.get(f"general.sampling.{key}")
         if not isinstance(value, int | float):
             continue
-        param: dict[str, Any] = {name: max(value, 0) if name == "top_k" else value}  # top_k -1: all, as 0
+        param: dict[str, Any] = {name: max(value, 0) if name == "top_k" else value}  # -1 means all tokens, as 0 does
         try:
             SamplingParams(**param)
         except UsageError:

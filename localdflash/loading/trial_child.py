@@ -15,7 +15,7 @@ def main() -> None:
     """Load the pair of the options in the first argument, exercise tokenizer and decode loop, report the result."""
     options, report = child.begin()
     try:
-        with LoadedPair(options, tried=True) as loaded:
+        with LoadedPair(options, skip_trial=True) as loaded:
             tokenizer = loaded.tokenizer
             tokenizer.encode(ALL_UTF8_BYTES)
             for token in range(tokenizer.vocab_size):

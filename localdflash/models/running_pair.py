@@ -26,16 +26,16 @@ class Running:
     identity: tuple[object, ...]
     measured: Callable[[], Parts]
     close: Callable[[], None]
-    predicted: Parts = field(default_factory=dict)
+    predicted_memory: Parts = field(default_factory=dict)
     notices: Sequence[str] = ()  # lines for the user
-    rows: str = ""  # status of llama.cpp's bit-exact widths, and their cost
-    host: HostPair | None = None  # the pair, if it is composed in Python
+    width_status: str = ""  # status of llama.cpp's bit-exact widths, and their cost
+    host_pair: HostPair | None = None  # `pair`, if it is a HostPair, as on every backend but CUDA
     on_device: Sequence[str] = ()  # names of the drafters, if the pair runs on a GPU
 
     @property
     def drafters(self) -> Sequence[str]:
         """Return the names of the active drafters."""
-        return [drafter.name for drafter in self.host.drafters] if self.host else self.on_device
+        return [drafter.name for drafter in self.host_pair.drafters] if self.host_pair else self.on_device
 
 
 def compose(target: Target, drafters: Sequence[Drafter], options: Options) -> HostPair:

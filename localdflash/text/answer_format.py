@@ -175,13 +175,13 @@ def _start_marked(
     thought, answer, thinking = split_thoughts(begun)
     added: list[PromptStretch] = []
     if thought or thinking:
-        added += [] if inside else [PromptStretch(markers.before, False)]
-        added += [PromptStretch(thought, True)]
+        added += [] if inside else [PromptStretch(markers.before, from_user=False)]
+        added += [PromptStretch(thought, from_user=True)]
         inside = True
     if inside and (first_part or (begun and not thinking)):
-        added.append(PromptStretch(markers.after, False))
+        added.append(PromptStretch(markers.after, from_user=False))
         inside = False
-    added.append(PromptStretch(answer, True))
+    added.append(PromptStretch(answer, from_user=True))
     return AnswerStart(added, partial(MarkedText, markers=markers, begun=begun, thinking=inside))
 
 
@@ -190,11 +190,14 @@ def _start_harmony(prompt: Sequence[PromptStretch], begun: str, first_part: Firs
     thought, answer, thinking = split_thoughts(begun)
     added: list[PromptStretch] = []
     if thought or thinking:
-        added += [PromptStretch("<|channel|>analysis<|message|>", False), PromptStretch(thought, True)]
+        added += [
+            PromptStretch("<|channel|>analysis<|message|>", from_user=False),
+            PromptStretch(thought, from_user=True),
+        ]
         if first_part or not thinking:
-            added.append(PromptStretch("<|end|><|start|>assistant", False))
+            added.append(PromptStretch("<|end|><|start|>assistant", from_user=False))
     if answer or first_part == "text":
-        added += [PromptStretch("<|channel|>final<|message|>", False), PromptStretch(answer, True)]
+        added += [PromptStretch("<|channel|>final<|message|>", from_user=False), PromptStretch(answer, from_user=True)]
     trusted = "".join(stretch.text for stretch in added if not stretch.from_user)
     _, written, header = (_template_tail(prompt) + trusted).rpartition("<|start|>assistant")
     return AnswerStart(added, partial(HarmonyText, begun=begun, header=header if written else ""))
@@ -217,7 +220,7 @@ def start_answer(
     for markers in THOUGHT_MARKERS:
         if tokenizer.has_special(markers.opening) and tokenizer.has_special(markers.closing):
             return _start_marked(markers, prompt, begun, first_part)
-    return AnswerStart([PromptStretch(begun, True)])
+    return AnswerStart([PromptStretch(begun, from_user=True)])
 
 
 def adapt_template_variables(template: str, requested: Mapping[str, str | bool] | None) -> dict[str, str | bool]:

@@ -81,7 +81,7 @@ class CallConstraint:
             self._end_part()
         elif self._grammar:
             self._grammar.advance(token)
-            if self._parts[0].marker is None and self._grammar.complete_after([]):
+            if self._parts[0].marker is None and self._grammar.is_complete_after([]):
                 self._end_part()
 
     def count_allowed(self, tokens: Sequence[int]) -> int:
@@ -90,11 +90,11 @@ class CallConstraint:
             return count_through(tokens, self._parts[0].marker) if self._parts else self._watch.count_free(tokens)
         marker = self._parts[0].marker
         if self._grammar is None:
-            return int(bool(tokens) and tokens[0] == marker)
+            return 1 if tokens and tokens[0] == marker else 0
         text = list(takewhile(lambda token: token != marker and token not in self._tokenizer.ends, tokens))
         count = self._grammar.count_allowed(text)
-        closes = count == len(text) < len(tokens) and tokens[count] == marker
-        return count + (closes and self._grammar.complete_after(text))
+        is_marker_next = count == len(text) and count < len(tokens) and tokens[count] == marker
+        return count + 1 if is_marker_next and self._grammar.is_complete_after(text) else count
 
     def forced_tokens(self) -> Sequence[int]:
         """See `Constraint`."""

@@ -45,12 +45,12 @@ class FimFormat:
     suffix: str
     middle: str | None
     order: Literal["psm", "spm"] = "psm"
-    stops: tuple[str, ...] = ()  # tokens that end the middle, as the markers and `Tokenizer.ends` do
+    stops: tuple[str, ...] = ()  # tokens that end the middle besides the markers and `Tokenizer.ends`
     stop_strings: tuple[str, ...] = ()  # text that ends the middle
     family_token: str | None = None  # a further token that vocabularies of this family have
     model_name: str = ""  # a word of `general.name` that identifies the family if no token does
     architecture: str = ""  # `general.architecture` that identifies the family, whatever the model's name
-    max_prompt_tokens: int = 1 << 30  # longest in training; longer prompts are slower and not better
+    max_prompt_tokens: int = 1 << 30  # length of the longest in training; longer ones are slower and not better
     file_tokens: tuple[str, str] | None = None  # tokens before the repository's and before each file's name
 
     @property

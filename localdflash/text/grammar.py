@@ -1,7 +1,8 @@
 """Constraints that restrict an answer's tokens, so that the answer is JSON of a schema or fits another grammar.
 
-Of the markers (see `tokenizer`) only end tokens are allowed, where the text is complete. Terminals are greedy. Grammars
-come with requests, so their length, compilation and masks are limited; a request beyond a limit gets a UsageError.
+Markers (see `tokenizer`) are not allowed, except an end token once the text is complete. A terminal of a grammar
+matches as much text as it can. Grammars come with requests, so their length, compilation and masks are limited; a
+request beyond a limit gets a UsageError.
 """
 
 import json
@@ -30,7 +31,7 @@ MAX_FORCED_BYTES = 1024  # longest forced text to tokenise; more takes longer th
 class GrammarConstraint:
     """`Constraint` of one answer. Not thread-safe."""
 
-    renormalizes = False  # recorded probabilities are those without the constraint
+    renormalizes = False  # tokens are recorded with the probabilities that they have without the constraint
 
     def __init__(self, vocabulary: LLTokenizer, matcher: LLMatcher, vocab_size: int) -> None:
         self._vocabulary, self._matcher = vocabulary, matcher
@@ -52,29 +53,29 @@ class GrammarConstraint:
 
     def count_allowed(self, tokens: Sequence[int]) -> int:
         """Return how many of these tokens may come next, in this order."""
-        text = list(takewhile(lambda token: token not in self._ends, tokens))  # llguidance is inconsistent on ends
+        # `validate_tokens` treats end tokens inconsistently, so an end token after the allowed text is checked here.
+        text = list(takewhile(lambda token: token not in self._ends, tokens))
         count = self._matcher.validate_tokens(text)
-        ended = count == len(text) < len(tokens)
-        return count + (ended and self.complete_after(text))
+        is_end_next = count == len(text) and count < len(tokens)
+        return count + 1 if is_end_next and self.is_complete_after(text) else count
 
-    def complete_after(self, tokens: Sequence[int]) -> bool:
+    def is_complete_after(self, tokens: Sequence[int]) -> bool:
         """Return whether the answer is complete after these tokens, all of which must be allowed next."""
         self._matcher.consume_tokens(list(tokens))
-        complete = self._matcher.is_accepting()
+        is_complete = self._matcher.is_accepting()
         self._matcher.rollback(len(tokens))
-        return complete
+        return is_complete
 
     def forced_tokens(self) -> Sequence[int]:
         """Return the tokens of the text that has to come next, or of the beginning of that text; may be empty."""
         text = self._matcher.compute_ff_bytes()
         if len(text) <= MAX_FORCED_BYTES:
             return self._matcher.compute_ff_tokens()
-        start = self._vocabulary.tokenize_bytes(text[:MAX_FORCED_BYTES])[:-1]  # the last token's text may be cut
-        return start[: self.count_allowed(start)]
+        return self._vocabulary.tokenize_bytes(text[:MAX_FORCED_BYTES])[:-1]  # the last token's text may be cut
 
 
 class Grammars:
-    """Factory of constraints for one vocabulary, thread-safe; `vocab_size`: the number of logits, if larger."""
+    """Thread-safe factory of constraints for one vocabulary. `vocab_size`: number of logits, at least one a token."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int | None = None) -> None:
         self._tokenizer = tokenizer
@@ -152,7 +153,7 @@ class _GuidanceVocabulary:
         self.tokens += [b""] * padding  # logits without a token are never allowed
 
     def __call__(self, text: bytes) -> list[int]:
-        return self._tokenizer.encode(text.decode(), continues=True)
+        return self._tokenizer.encode(text.decode(), continues=True)  # no space is added before the text
 
 
 def _check_size(kind: str, text: str) -> None:

@@ -20,8 +20,8 @@ class ThoughtSplit:
 
     def __init__(self, *, thinking: bool = False, begun: bool = False) -> None:
         self.thinking = thinking
-        self._begun = thinking or begun  # no opening marker can follow
-        self._inside = begun  # the current part has text, so its line feeds count
+        self._begun = thinking or begun  # whether a part has begun, so that no opening marker can follow
+        self._inside = begun  # whether the current part has text, so that its line feeds count
         self._held = ""
 
     def push(self, text: str) -> tuple[str, str]:

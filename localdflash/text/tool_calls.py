@@ -59,8 +59,9 @@ class MarkedCalls:
     ) -> None:
         self._opening, self.closing, self._parse, self._is_open = opening, closing, parse, is_open
         self._held, self._inside = "", False
-        self._after_call = False  # line feeds after a call are not part of the answer
-        self._count, self._reported = 0, ("", "")  # finished calls; reported name and arguments of the current one
+        self._after_call = False  # whether a call has just ended: line feeds after it are not part of the answer
+        self._finished_calls = 0
+        self._reported = ("", "")  # name and arguments of the current call as reported so far
 
     def push(self, text: str) -> SplitText:
         """See `CallReader`."""
@@ -106,7 +107,7 @@ class MarkedCalls:
         calls = self._new_deltas(parsed)
         if not self._reported[0]:
             return self._opening + body + mark, []
-        self._count, self._reported = self._count + 1, ("", "")
+        self._finished_calls, self._reported = self._finished_calls + 1, ("", "")
         return "", calls
 
     def _new_deltas(self, parsed: ParsedCall) -> list[CallDelta]:
@@ -114,7 +115,7 @@ class MarkedCalls:
             return []
         name, arguments = parsed
         reported = len(self._reported[1])
-        delta = CallDelta(self._count, "" if self._reported[0] else name, arguments[reported:])
+        delta = CallDelta(self._finished_calls, "" if self._reported[0] else name, arguments[reported:])
         self._reported = parsed
         return [delta]
 
@@ -126,7 +127,7 @@ class WholeCalls:
 
     def __init__(self, tools: Schemas) -> None:
         self._tools, self._held = tools, ""
-        self._is_text = False  # the answer is text without calls
+        self._is_text = False  # whether the answer is text without calls
 
     def push(self, text: str) -> SplitText:
         """See `CallReader`."""

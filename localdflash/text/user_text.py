@@ -19,7 +19,7 @@ class PromptStretch(NamedTuple):
     """Part of a rendered prompt, either from the template or from a user."""
 
     text: str
-    from_user: bool  # or from the model: markers in it stay text
+    from_user: bool  # whether a user or the model wrote it, so that markers in it stay text
 
 
 class Disguise:
@@ -55,7 +55,7 @@ class Disguise:
     def split_prompt(self, rendered: str) -> list[PromptStretch]:
         """Split a rendered prompt into template text and user text."""
         parts = _STAND_INS.split(rendered)  # at odd indices user text
-        return [PromptStretch(self.reveal(part), bool(i % 2)) for i, part in enumerate(parts) if part]
+        return [PromptStretch(self.reveal(part), from_user=i % 2 == 1) for i, part in enumerate(parts) if part]
 
     def to_json(self, value: object, **options: object) -> "UserText":
         """Return the JSON of a value that contains user text; the whole JSON counts as user text."""

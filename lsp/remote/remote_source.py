@@ -31,7 +31,7 @@ def gap_of(body: Mapping[str, Any]) -> tuple[Gap, list[ContextPiece]]:
     """Return the gap and the context in the body of a POST /complete, the request that our own engine gets."""
     path = " ".join(body.get("path", "").split())
     language, sides = language_of(path, body.get("language", "")), (body["prefix"], body["middle"], body["suffix"])
-    gap = Gap(path, language, *sides, body.get("first_line", 0), body.get("closed", ""))
+    gap = Gap(path, language, *sides, first_line=body.get("first_line", 0), closers=body.get("closed", ""))
     others = [{**part, "name": " ".join(part["name"].split())} for part in body.get("context", ())]
     return gap, [ContextPiece(**part) for part in others]
 

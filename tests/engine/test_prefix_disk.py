@@ -22,7 +22,7 @@ BIG = 1 << 20
 
 def state(first: int, length: int = 50) -> SavedSequence:
     ids, drafters = tuple(range(first, first + length)), (b"", b"y" * length)
-    return SavedSequence(ids, b"x" * 40 * length, drafters, in_blocks=length // 2)
+    return SavedSequence(ids, b"x" * 40 * length, drafters, tokens_in_blocks=length // 2)
 
 
 def files(root: Path) -> list[Path]:

@@ -379,7 +379,7 @@ def test_chat_prefill_is_preempted_by_another_pairs_completion(pairs: list[Gated
     both[0].submit(talk.job)
     assert begun.wait(PATIENCE)
     both[1].submit(filled.job)
-    while not both[1].running or not both[1]._compute_lock._urgent:
+    while not both[1].running or not both[1]._compute_lock._waiting_urgent:
         pass
     go_on.set()
     filled.wait()

@@ -98,8 +98,8 @@ def test_a_pair_writes_the_same_with_its_drafter(
         closing(load_on(backend, files, options)) as drafting,
         closing(load_on(backend, files, replace(options, draft=False))) as plain,
     ):
-        assert drafting.host
-        assert [drafter.name for drafter in drafting.host.drafters if drafter.is_model] == ["dflash"]
+        assert drafting.host_pair
+        assert [drafter.name for drafter in drafting.host_pair.drafters if drafter.is_model] == ["dflash"]
         steps = 0
         for seed, params in enumerate((GREEDY, SAMPLED)):
             ids = ids_of(100, seed)

@@ -1,5 +1,6 @@
 """Each backend loads what it needs, and what fits."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from localdflash.backends.llamacpp.decode_flags import NOT_REPACKED, DecodeMode
 from localdflash.base.errors import NoDevice, OutOfMemory, UsageError
 from localdflash.engine.generate import Request, generate
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.models.backend_names import Runner
+from localdflash.models.backend_names import Backend, Runner
 from localdflash.models.load_options import Options
 from localdflash.models.memory import free
 from localdflash.models.memory.fit import MemoryBudget
@@ -59,7 +60,7 @@ def options(request: pytest.FixtureRequest) -> Options:
 def needed(options: Options) -> int:
     """Return the bytes of the pair, without the program."""
     with LoadedPair(options) as loaded:
-        return total(loaded.predicted) - loaded.predicted[PROGRAM]
+        return total(loaded.predicted_memory) - loaded.predicted_memory[PROGRAM]
 
 
 def test_the_drafter_is_dropped_before_the_context_is_cut(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +71,7 @@ def test_the_drafter_is_dropped_before_the_context_is_cut(options: Options, monk
     with LoadedPair(options) as loaded:
         assert "the drafter was left out" in loaded.notice
         assert "\n" not in loaded.notice
-        assert (loaded.context, DRAFTER in loaded.predicted, DRAFTER in loaded.memory()) == (1024, False, False)
+        assert (loaded.context, DRAFTER in loaded.predicted_memory, DRAFTER in loaded.memory()) == (1024, False, False)
         assert tokens_of(loaded) == drafted
     with_free(target - 1, monkeypatch)
     with LoadedPair(options) as loaded:
@@ -128,10 +129,22 @@ def test_too_expensive_widths_are_not_used_and_a_notice_reports_it(
     options = Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1, context=256)
     with LoadedPair(options) as loaded:
         assert "may differ" in loaded.notice
-        assert loaded.notice.endswith(loaded.rows)
+        assert loaded.notice.endswith(loaded.width_status)
     for rows in ("exact", "fast"):
         with LoadedPair(replace(options, rows=rows)) as loaded:
-            assert (loaded.rows.startswith(rows), loaded.notice) == (True, "")
+            assert (loaded.width_status.startswith(rows), loaded.notice) == (True, "")
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "remedy"),
+    [("cuda", "cpu", "cpu"), ("cpu", "gpu", "cuda"), ("torch", "0", "cuda")],
+)
+def test_a_backend_without_the_device_names_others_that_have_it(
+    backend: Backend, device: str, remedy: str, tiny_pair: Path
+) -> None:
+    message = f"--device {device}: not available with --backend {backend}; use {remedy} or llama.cpp"
+    with pytest.raises(UsageError, match=re.escape(message)):
+        LoadedPair(Options(str(tiny_pair / "target.gguf"), backend, device=device))
 
 
 BACKENDS: tuple[Runner, ...] = ("cpu", "llama.cpp", "torch")

@@ -20,8 +20,8 @@ needs_code = pytest.mark.skipif(not CODE_FILE.is_file(), reason=f"{CODE_FILE} is
 def written(pair: Path, backend: Runner, draft: bool) -> list[int]:
     options = Options(str(pair), backend, context=512, threads=1, draft=draft, rows="exact")
     with LoadedPair(options) as loaded:
-        assert loaded.host
-        assert bool(loaded.host.drafters) == draft
+        assert loaded.host_pair
+        assert bool(loaded.host_pair.drafters) == draft
         request = Request(loaded.tokenizer.encode(PROMPT), 12 if backend == "torch" else 32)
         return [token for step in generate(loaded.pair, request) for token in step.tokens]
 

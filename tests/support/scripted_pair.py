@@ -137,7 +137,7 @@ def _loading(vocabulary: Path, target: ScriptedTarget) -> Iterator[Options]:
         pair = compose(target, [], options)
         return Running(
             pair=pair,
-            host=pair,
+            host_pair=pair,
             context=target.context,
             device="cpu",
             vocab_size=target.vocab_size,

@@ -47,16 +47,16 @@ def open_chat_modes(loaded: LoadedPair, options: Options) -> Iterator[ChatModes]
     """Yield the modes of a pair that was loaded with `options`."""
     with decoding_modes.open_modes(loaded, options) as modes:
         pairs: dict[str, Pair] = {PLAIN: modes.plain, DRAFTING: loaded.pair}
-        if loaded.host is None:
+        if loaded.host_pair is None:
             if modes.dflash_alone:
                 pairs[FORCED] = modes.dflash_alone
             yield ChatModes(pairs)
             return
         assert isinstance(modes.plain, HostPair)
-        pairs |= _single_drafter_modes(loaded.host, modes.plain.target, options)
+        pairs |= _single_drafter_modes(loaded.host_pair, modes.plain.target, options)
         if modes.llama:
             pairs[LLAMA] = modes.llama
-        yield ChatModes(pairs, Hosts(loaded.host, modes.plain))
+        yield ChatModes(pairs, Hosts(loaded.host_pair, modes.plain))
 
 
 def _single_drafter_modes(drafting: HostPair, plain: Target, options: Options) -> dict[str, Pair]:

@@ -1,7 +1,8 @@
-"""Statistics of the chat benchmark's runs: rates and their ratios, identity, acceptance.
+"""Statistics of the chat benchmark's runs: rates and their ratios, whether drafting kept the text, acceptance.
 
 A rate is tokens per second, from sums over prompts without prefill; of repeated runs, the one with the median time
-counts. Each ratio of rates is also given as the median of the prompts' ratios, which is robust against outliers.
+counts. Each ratio of rates is also given as the median of the prompts' ratios, which is robust against outliers. `tau`
+is the number of tokens per verify step; a slot is a position in a draft.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,8 @@ from localdflash.lab.bench.spread import spread
 
 SAMPLED = "sampled"  # drafting at a temperature, with a seed
 SAMPLED_PLAIN = "sampled plain"
-DRAFTS = (DRAFTING, DFLASH, LOOKUP, FORCED)  # modes whose greedy text must be identical to the baseline's
+DRAFTING_MODES = (DRAFTING, DFLASH, LOOKUP, FORCED)  # see `chat_modes`; their greedy text must be that of PLAIN
+BASELINES = {**dict.fromkeys(DRAFTING_MODES, PLAIN), SAMPLED: SAMPLED_PLAIN}  # mode to compare each mode with
 
 
 @dataclass
@@ -42,19 +44,20 @@ class PromptResult:
 
 
 def report(results: Sequence[PromptResult]) -> dict[str, Any]:
-    """Return the statistics over one or more prompts as JSON values; modes without runs are left out."""
+    """Return the statistics over one or more prompts as JSON values. Only DRAFTING must have run."""
     modes = dict.fromkeys(mode for prompt in results for mode in prompt.runs)
     drafting = total(results, DRAFTING)
+    unbiased = FORCED if FORCED in modes else DRAFTING  # FORCED verifies every draft whole, not only likely tokens
     statistics: dict[str, Any] = {
         "prompts": len(results),
         "tokens": drafting.tokens,
         "identical": identical(results),
         "tok_s": {mode: round(total(results, mode).tokens_per_second, 1) for mode in modes},
-        **_over("plain", results, {mode: PLAIN for mode in DRAFTS if mode in modes} | {SAMPLED: SAMPLED_PLAIN}),
-        "tau": {mode: round(total(results, mode).tau, 3) for mode in DRAFTS if mode in modes},
+        **_over("plain", results, BASELINES),
+        "tau": {mode: round(total(results, mode).tau, 3) for mode in DRAFTING_MODES if mode in modes},
         "steps_by_drafter": drafting.steps_by_drafter,
         "dflash_share_of_drafted": _dflash_share(drafting),
-        "accept_by_slot": total(results, FORCED if FORCED in modes else DRAFTING).acceptance(),
+        "accept_by_slot": total(results, unbiased).acceptance(),
         "first_token_ms": spread([prompt.median_run(DRAFTING).first_token_ms for prompt in results]),
     }
     if LLAMA in modes:
@@ -64,7 +67,7 @@ def report(results: Sequence[PromptResult]) -> dict[str, Any]:
 
 def identical(results: Sequence[PromptResult]) -> dict[str, str]:
     """Return, as `n/prompts`, how many prompts gave the same tokens in every mode: greedy, and sampled with a seed."""
-    kinds = {"greedy": (PLAIN, DRAFTS), SAMPLED: (SAMPLED_PLAIN, (SAMPLED,))}
+    kinds = {"greedy": (PLAIN, DRAFTING_MODES), SAMPLED: (SAMPLED_PLAIN, (SAMPLED,))}
     counts = {}
     for kind, (plain, modes) in kinds.items():
         ran = [prompt for prompt in results if plain in prompt.runs]
@@ -81,16 +84,16 @@ def total(results: Sequence[PromptResult], mode: str) -> Stats:
     return sums
 
 
-def _over(name: str, results: Sequence[PromptResult], bases: Mapping[str, str]) -> dict[str, dict[str, float]]:
-    """Return the speed of each mode relative to its base mode in `bases`, by sums and by the median of the prompts.
+def _over(name: str, results: Sequence[PromptResult], baselines: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    """Return the speed of each mode relative to its baseline, by sums and by the median of the prompts.
 
-    Only prompts that ran both modes count. `name` is a part of the two field names.
+    Only prompts that ran both modes count; without any, the mode is left out. `name` is a part of the two field names.
     """
     sums, medians = {}, {}
-    for mode, base in bases.items():
-        both = [prompt for prompt in results if {mode, base} <= prompt.runs.keys()]
-        sums[mode] = round(_rate(both, mode) / _rate(both, base), 3)
-        medians[mode] = round(median(_rate([prompt], mode) / _rate([prompt], base) for prompt in both), 3)
+    for mode, baseline in baselines.items():
+        if both := [prompt for prompt in results if {mode, baseline} <= prompt.runs.keys()]:
+            sums[mode] = round(_rate(both, mode) / _rate(both, baseline), 3)
+            medians[mode] = round(median(_rate([prompt], mode) / _rate([prompt], baseline) for prompt in both), 3)
     return {f"over_{name}": sums, f"over_{name}_median": medians}
 
 

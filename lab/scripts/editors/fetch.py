@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from localdflash.lab.scripts.editors.debian import CannotFetch, unpack, unpack_npm, write_launcher
+from localdflash.lab.scripts.editors.unpack_packages import CannotFetch, unpack, unpack_npm, write_launcher
 
 FOLDER = Path(__file__).parents[3] / ".venv" / "editors"
 NEWEST = "sid"  # Neovim 0.12, Emacs 30.2, Helix 25.07; trixie has Neovim 0.10.4, the oldest that the plugin works with

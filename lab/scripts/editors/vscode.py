@@ -225,12 +225,12 @@ def studio(tools: Tools, extension: Path, *texts: str) -> Iterator[Studio]:
     try:
         if known:
             begin(*instant_engine.COMMAND, *map(str, known))
-        install = [*tools.server, *folders, "--install-extension", str(extension)]
+        install = [*tools.server_command, *folders, "--install-extension", str(extension)]
         subprocess.run(install, env=variables, check=True, capture_output=True)
         flags = ["--auth", "none", "--bind-addr", "127.0.0.1:0", "--disable-telemetry", "--disable-update-check"]
         flags += ["--reconnection-grace-time", "1"]  # seconds a closed window's processes stay
         log = (top / "log").open("w+", encoding="utf-8")
-        server = begin(*tools.server, *folders, *flags, stdout=log, stderr=subprocess.STDOUT)
+        server = begin(*tools.server_command, *folders, *flags, stdout=log, stderr=subprocess.STDOUT)
         url = _address(server, top / "log")
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(

@@ -57,8 +57,8 @@ def compare_plain(binary: Path, options: Options, rounds: int) -> dict[str, Any]
 
 def _own_plain(options: Options) -> float:
     with LoadedPair(replace(options, draft=False)) as loaded:
-        assert loaded.host
-        model, token, rates = loaded.host.target, 1, []
+        assert loaded.host_pair
+        model, token, rates = loaded.host_pair.target, 1, []
         for _ in range(4):
             model.crop(0)
             began = time.perf_counter()

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
-from localdflash.lab.scripts.editors.debian import CannotFetch, unpack, write_launcher
+from localdflash.lab.scripts.editors.unpack_packages import CannotFetch, unpack, write_launcher
 from localdflash.lab.scripts.peers.llama_source import VERSION, PeerError, llama_source, run
 
 FOLDER = Path(__file__).parents[3] / ".venv" / "gpu-software"

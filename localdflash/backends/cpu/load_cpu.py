@@ -49,12 +49,12 @@ def load(files: LocalPair, options: Options) -> Running:
         pair = compose(target, [drafter] if drafter else [], options)
         return Running(
             pair=pair,
-            host=pair,
+            host_pair=pair,
             context=target.context,
             device="cpu",
             vocab_size=target.vocab_size,
             identity=(target.context, [drafter.name for drafter in pair.drafters], options.drafter_bits, kv),
-            predicted=predicted,
+            predicted_memory=predicted,
             measured=lambda: _measure_parts(target, drafter),
             notices=notices,
             close=stack.pop_all().close,

@@ -335,7 +335,7 @@ class CudaPair:
             tuple(self.cached),
             target,
             tuple(drafters),
-            in_blocks=self._in_blocks,
+            tokens_in_blocks=self._in_blocks,
             wait=partial(_wait_saved, sequence, self.runner),
         )
 
@@ -349,7 +349,7 @@ class CudaPair:
         self.runner.restore(groups, (state.target, *state.drafters), length)
         if self.stepper.drafter:
             self._drafter_length = length
-        self.ids, self._in_blocks = list(state.ids), state.in_blocks
+        self.ids, self._in_blocks = list(state.ids), state.tokens_in_blocks
         self._reset_device(length)
 
 

@@ -54,7 +54,7 @@ def load(files: LocalPair, options: Options, ops: Ops = KERNELS) -> Running:
             options.cuda_ops,
             version("torch"),
         ),
-        predicted=planned.parts,
+        predicted_memory=planned.parts,
         measured=lambda: measure_parts(pair.stepper),
         notices=notices,
         close=lambda: _close(pair),

@@ -138,13 +138,13 @@ def _load(
     names, build = [drafter.name for drafter in pair.drafters], version("llama-cpp-python")
     return Running(
         pair=pair,
-        host=pair,
+        host_pair=pair,
         context=target.context,
         device=placement.device.name if placement.device else "cpu",
         vocab_size=target.vocab_size,
         identity=(target.context, names, build, STATE_FORMAT, str(choice.mode), *placement.identity),
-        rows=choice.message,
-        predicted=predicted,
+        width_status=choice.message,
+        predicted_memory=predicted,
         measured=lambda: _measure_all(measures) if fit else free.with_program({}),
         notices=notices,
         close=stack.pop_all().close,

@@ -34,7 +34,7 @@ def load(files: LocalPair, options: Options) -> Running:
     pair = compose(target, drafters, options)
     return Running(
         pair=pair,
-        host=pair,
+        host_pair=pair,
         context=target.context,
         device="cpu",
         vocab_size=target.vocab_size,

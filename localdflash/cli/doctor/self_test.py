@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from localdflash.models.load_options import Options
 
 TOKENS = 64
-INEXACT = ("fast", "not certified")  # `LoadedPair.rows` starts so if batch widths are not bit-exact
+INEXACT = ("fast", "not certified")  # `LoadedPair.width_status` starts so if batch widths are not bit-exact
 PREFIX = 'def add(first, second):\n    """Return the sum of two numbers."""\n    '
 QUESTION = "Write a Python function that returns the sum of two numbers."
 
@@ -76,7 +76,7 @@ def _compare(name: str, options: "Options", prompt: "Callable[[LoadedPair], Sequ
     from localdflash.loading.load_pair import LoadedPair
 
     with LoadedPair(options) as loaded:
-        ids, rows = prompt(loaded), loaded.rows
+        ids, width_status = prompt(loaded), loaded.width_status
         drafted, baseline = Request(ids, TOKENS), Request(ids, TOKENS, draft=False)
         with_drafts, without = (
             [token for step in generate(loaded.pair, one) for token in step.tokens] for one in (drafted, baseline)
@@ -84,8 +84,8 @@ def _compare(name: str, options: "Options", prompt: "Callable[[LoadedPair], Sequ
     stats = drafted.stats
     speed = f"{stats.tokens} tokens, {stats.tokens_per_second:.0f} tok/s, {stats.tau:.2f} tokens per verify step"
     detail = f"{options.pair} on {loaded.backend}: {speed}"
-    if with_drafts != without and rows.startswith(INEXACT):
-        return Finding(name, "ok", f"{detail}; {rows}")
+    if with_drafts != without and width_status.startswith(INEXACT):
+        return Finding(name, "ok", f"{detail}; {width_status}")
     if with_drafts != without:
         return Finding(name, "failed", f"{detail}; drafting changed the output", "report this with `doctor --json`")
     measurements.remember(f"tau of {options.pair}", stats.tau, f"doctor's self-test of {TOKENS} tokens")

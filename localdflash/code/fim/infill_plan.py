@@ -52,7 +52,7 @@ class InfillPlanner:
         self,
         gap: Gap,
         others: Sequence[ContextPiece] = (),
-        copies: Sequence[str] = (),
+        lookup_texts: Sequence[str] = (),
         *,
         mode: Mode = "auto",
         max_tokens: int,
@@ -64,8 +64,8 @@ class InfillPlanner:
     ) -> InfillPlan:
         """Plan `count` completions of a gap, each with a different first token if the user requested them.
 
-        `copies`: texts that the completion may repeat, for lookup drafts. `min_probability`: see `Stopping`; 0 if the
-        user requested the completions. `heals`: whether to generate the unfinished word before the cursor again.
+        `lookup_texts`: texts that the completion may repeat, for lookup drafts. `min_probability`: see `Stopping`; 0 if
+        the user requested the completions. `heals`: whether to generate the unfinished word before the cursor again.
         """
         check_suffix(self._format, gap.suffix)
         is_requested = heals and min_probability == 0
@@ -78,7 +78,7 @@ class InfillPlanner:
         prompt = assemble(self._encoder, self._format, context, gap, others, max_tokens, word, limit)
         if len(prompt.ids) >= context:
             raise ContextOverflow(f"a context of {context} tokens is too short to complete code in")
-        documents = self._documents(prompt, copies)
+        documents = self._documents(prompt, lookup_texts)
         first = Request(prompt.ids, prompt.max_tokens, params, self._ends, top_logprobs=0, documents=documents)
         first_tokens = {*self._ends}  # tokens that no answer may begin with; each answer adds its first token
         requests = []
@@ -90,12 +90,12 @@ class InfillPlanner:
             requests.append(replace(first, params=sampling, constraint=constraint, stats=type(first.stats)()))
         return InfillPlan(prompt, requests, self._format.stop_strings, word, ending)
 
-    def _documents(self, prompt: InfillPrompt, copies: Sequence[str]) -> list[list[int]]:
+    def _documents(self, prompt: InfillPrompt, lookup_texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of texts for lookup drafts, likeliest last. Lookup searches the prompt itself in any case."""
         omitted = [part.text for part in prompt.parts if part.left_out]
         documents: list[list[int]] = []
         room = MAX_DRAFT_TOKENS
-        for text in (*copies, *omitted):
+        for text in (*lookup_texts, *omitted):
             ids = self._encoder.text(text[: room * 8].replace("\r\n", "\n"))[:room]
             if ids:
                 documents.insert(0, ids)

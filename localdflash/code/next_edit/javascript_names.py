@@ -1,4 +1,4 @@
-"""Roles and scopes of identifiers in JavaScript and TypeScript."""
+"""Roles of identifiers in JavaScript and TypeScript (bindings, uses, members), and the scopes that resolve them."""
 
 from collections.abc import Callable, Iterator
 
@@ -15,7 +15,7 @@ _BLOCKS = {"program", "statement_block", "for_statement", "for_in_statement", "c
 _TYPES = {"interface_declaration", "type_alias_declaration"}
 _CLASSES = {"class_declaration", "abstract_class_declaration"}
 _DECLARATIONS = _NAMED_FUNCTIONS | _CLASSES | _TYPES | {"function_signature", "enum_declaration", "internal_module"}
-_HOISTS = {*_FUNCTIONS, "program", "internal_module", "class_static_block"}
+_VAR_SCOPES = {*_FUNCTIONS, "program", "internal_module", "class_static_block"}
 _FIELDS = {"public_field_definition", "field_definition"}
 _MEMBERS = _FIELDS | {"property_signature", "method_definition", "method_signature", "abstract_method_signature"}
 _PATTERNS = {  # destructuring pattern: the field that binds names, "" for all children
@@ -25,7 +25,8 @@ _PATTERNS = {  # destructuring pattern: the field that binds names, "" for all c
 }
 _SCOPES = _BLOCKS | _FUNCTIONS | _CLASSES | _TYPES | {"class"}
 _JSX = {"jsx_opening_element", "jsx_closing_element", "jsx_self_closing_element"}
-_OTHER_NAMES = {"export_specifier", "index_signature", "nested_type_identifier", "namespace_export"}
+# Parents of identifiers that are not looked up in the file, and of identifiers that these rules do not understand.
+_UNRESOLVED = {"export_specifier", "index_signature", "namespace_export"}
 _UNCLEAR = {"import_alias", "import_require_clause", "infer_type", "mapped_type_clause"}
 
 
@@ -36,7 +37,7 @@ def role(node: Node) -> Role | None:
         return None
     if node.type in {"property_identifier", "private_property_identifier"}:
         return _member(node, parent)
-    if node.type not in _PLAIN or _is_not_a_name(node, parent):
+    if node.type not in _PLAIN or _is_unresolved(node, parent):
         return None
     return _ROLES.get(parent.type, _plain)(node, parent)
 
@@ -44,8 +45,9 @@ def role(node: Node) -> Role | None:
 def scopes(node: Node) -> Iterator[Scope]:
     """Yield the scopes where a name used at a node is looked up, innermost first."""
     for child, parent in outward(node):
-        named = parent.type in _DECLARATIONS and is_field(child, "name")
-        if not named and (parent.type in _SCOPES or parent.child_by_field_name("parameters") is not None):
+        if parent.type in _DECLARATIONS and is_field(child, "name"):
+            continue  # a declaration's name belongs to the scope around it
+        if parent.type in _SCOPES or parent.child_by_field_name("parameters") is not None:  # for example a signature
             yield Scope(parent)
 
 
@@ -54,26 +56,28 @@ def _class_of_this(node: Node) -> Node | None:
     for child, parent in outward(node):
         if parent.type == "class_body":
             return parent.parent if child.type in _MEMBERS else None
-        if parent.type in _FUNCTIONS and parent.type not in {"arrow_function", "method_definition"}:
-            return None
+        if parent.type in _FUNCTIONS - {"arrow_function", "method_definition"}:
+            return None  # a function has a `this` of its own
         if parent.type == "object" and child.type == "method_definition":
-            return None
+            return None  # `this` is the object
     return None
 
 
-def _is_not_a_name(node: Node, parent: Node) -> bool:
-    if parent.type in _OTHER_NAMES:
-        return not (parent.type == "nested_type_identifier" and is_field(node, "module"))
+def _is_unresolved(node: Node, parent: Node) -> bool:
+    """Return whether no scope of the file resolves an identifier."""
+    if parent.type == "nested_type_identifier":
+        return not is_field(node, "module")  # of `A.B`, only A is resolved
     if parent.type in _JSX:
-        return (node.text or b"")[:1].islower()
-    return False
+        return (node.text or b"")[:1].islower()  # <div> is an HTML element, <Div> a component
+    return parent.type in _UNRESOLVED
 
 
 def _imported(node: Node, specifier: Node) -> Role | None:
+    """Return the role of a name in `import { name }` or `import { name as alias }`, which binds only the alias."""
     alias = specifier.child_by_field_name("alias")
     if alias is not None and alias != node:
         return None
-    return Role(_block_scope(specifier), binds=True, imported=alias is None)
+    return Role(_block_scope(specifier), binds=True, is_imported=alias is None)
 
 
 def _type_parameter(node: Node, parent: Node) -> Role | None:
@@ -90,7 +94,7 @@ def _defined(node: Node, parent: Node) -> Role | None:
 
 
 def _plain(node: Node, _parent: Node) -> Role | None:
-    """Return the role of a name that a declaration or parameter binds, or else of a use."""
+    """Return the role of a plain identifier: a binding in a declaration or parameter, or a use."""
     pattern = _pattern(node)
     if pattern is None or (parent := pattern.parent) is None:
         return Role()
@@ -148,7 +152,7 @@ def _block_scope(node: Node) -> Scope | None:
 
 def _hoisted_scope(node: Node) -> Scope | None:
     """Return the scope of a `var` at a node: its function, file, namespace or static block."""
-    return next((Scope(parent) for _, parent in outward(node) if parent.type in _HOISTS), None)
+    return next((Scope(parent) for _, parent in outward(node) if parent.type in _VAR_SCOPES), None)
 
 
 _ROLES: dict[str, Callable[[Node, Node], Role | None]] = {

@@ -125,7 +125,7 @@ def _dotted(node: Node, dotted: Node) -> Role | None:
 
 
 def _import_role(node: Node) -> Role:
-    return Role(_binding_role(node).scope, binds=True, imported=True)
+    return Role(_binding_role(node).scope, binds=True, is_imported=True)
 
 
 def _function_of_parameter(node: Node) -> Node | None:

@@ -137,9 +137,9 @@ def _is_rename(
         if is_in_scope and (names.scope(other) or rename.new in _BUILTINS):
             return False
     bindings = [other for other in references if other.role.binds]
-    if occurrence.role.binds and not occurrence.role.imported:
+    if occurrence.role.binds and not occurrence.role.is_imported:
         return occurrence == bindings[0]  # changing a later assignment may introduce a new variable
-    if not occurrence.role.binds and any(other.role.imported for other in bindings):
+    if not occurrence.role.binds and any(other.role.is_imported for other in bindings):
         return False  # more likely a use of another imported name
     if occurrence.node.type in SHORTHAND or is_builtin:
         return False

@@ -128,7 +128,7 @@ class Role:
 
     scope: Scope | None = None  # scope that binds the name, or class of a member; None: must be looked up
     binds: bool = False
-    imported: bool = False
+    is_imported: bool = False  # bound by an import without `as`: another file defines the name
     declares_outer: bool = False  # `global`, `nonlocal`
     is_unclear: bool = False  # the rules do not understand this use
 

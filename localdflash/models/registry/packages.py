@@ -17,12 +17,13 @@ from localdflash.models.registry.pair_entry import Package
 
 POLL_SECONDS = 0.1  # between two progress updates
 LOG_NAME = "pip.log"
-_QUIET = ("-vv", "--no-color", "--progress-bar", "off", "--no-input", "--disable-pip-version-check")
-_FULL = re.compile(r"\[Errno (?:27|28|122)\] ([\w ]+)")
+# `-vv` logs the causes of errors, which `_failure` searches for.
+_PIP_OPTIONS = ("-vv", "--no-color", "--progress-bar", "off", "--no-input", "--disable-pip-version-check")
+_DISK_FULL = re.compile(r"\[Errno (?:27|28|122)\] ([\w ]+)")
 _REFUSED = re.compile(r"\b(401|403|407) (?:Client Error|Proxy)|HTTP error (401|403|407)")
 _UNREACHABLE = re.compile(r"Could not fetch URL|HTTP error 5\d\d|connection broken|Read timed out|Connection aborted")
 _REASON = re.compile(r"\[Errno -?\d+\] ([\w ]+)|([45]\d\d (?:Client|Server) Error: [\w ]+?) for|Caused by (\w+)\(")
-_OTHER_BYTES = ("DO NOT MATCH THE HASHES", "is invalid.", "BadZipFile", "IncompleteRead", "not enough bytes")
+_INVALID_WHEEL = ("DO NOT MATCH THE HASHES", "is invalid.", "BadZipFile", "IncompleteRead", "not enough bytes")
 
 
 def find_installed_file(package: Package, member: str) -> Path | None:
@@ -47,14 +48,14 @@ def check_can_fetch(package: Package) -> None:
 
 
 def fetch(package: Package, folder: Path, progress: Progress) -> Path:
-    """Download the package's wheel with pip into `folder`, unverified, with pip's temporary files."""
+    """Download the package's wheel with pip, and do not verify it. pip keeps its temporary files in `folder` too."""
     progress(0, package.size)
     with (folder / LOG_NAME).open("wb") as output, _pip(package, folder, output.fileno()) as process:
         while process.poll() is None:
             try:
                 process.wait(POLL_SECONDS)
             except subprocess.TimeoutExpired:
-                progress(min(_count_downloaded_bytes(folder), package.size), package.size)
+                progress(min(_largest_file_size(folder), package.size), package.size)
     wheels = list(folder.glob("*.whl"))
     if process.returncode or len(wheels) != 1:
         raise _failure(package, (folder / LOG_NAME).read_text(errors="replace"))
@@ -65,7 +66,7 @@ def fetch(package: Package, folder: Path, progress: Progress) -> Path:
 @contextmanager
 def _pip(package: Package, folder: Path, output: int) -> "Iterator[subprocess.Popen[bytes]]":
     """Run `pip download` for the duration of the context."""
-    command = [sys.executable, "-P", "-m", "pip", "download", *_QUIET, "--no-deps", "--only-binary", ":all:"]
+    command = [sys.executable, "-P", "-m", "pip", "download", *_PIP_OPTIONS, "--no-deps", "--only-binary", ":all:"]
     process = subprocess.Popen(
         [*command, "--dest", str(folder), package.requirement],
         env=os.environ | dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder)),
@@ -80,8 +81,8 @@ def _pip(package: Package, folder: Path, output: int) -> "Iterator[subprocess.Po
         process.wait()
 
 
-def _count_downloaded_bytes(folder: Path) -> int:
-    """Return the number of bytes that pip has downloaded into the folder."""
+def _largest_file_size(folder: Path) -> int:
+    """Return the size of the largest file in the folder: the wheel, as far as pip has downloaded it."""
     sizes = [0]
     for parent, _, names in os.walk(folder):  # `walk` skips folders that were deleted meanwhile
         for name in names:
@@ -93,9 +94,9 @@ def _count_downloaded_bytes(folder: Path) -> int:
 def _failure(package: Package, output: str) -> LocaldflashError:
     """Return the error for pip's output."""
     name = package.requirement
-    if disk_error := _FULL.search(output):
+    if disk_error := _DISK_FULL.search(output):
         return LocaldflashError(f"{name}: the disk is full ({disk_error[1]}); free some space and pull again")
-    if any(words in output for words in _OTHER_BYTES):
+    if any(words in output for words in _INVALID_WHEEL):
         return ModelError(
             f"{name}: the download is incomplete, or not the published wheel; pull again, or check the index in "
             "`pip config list`"
@@ -106,9 +107,9 @@ def _failure(package: Package, output: str) -> LocaldflashError:
             "them in pip's index-url or in ~/.netrc, then pull again"
         )
     if _UNREACHABLE.search(output):
-        reason = next((part for groups in reversed(_REASON.findall(output)) for part in groups if part), "no answer")
+        reasons = [reason for groups in _REASON.findall(output) for reason in groups if reason] or ["no answer"]
         return Unreachable(
-            f"{name}: pip cannot reach its index ({reason}); check the network and the proxy, then pull again"
+            f"{name}: pip cannot reach its index ({reasons[-1]}); check the network and the proxy, then pull again"
         )
     if "No matching distribution" in output:
         return ModelError(f"{name}: pip's index has no such wheel; check `pip config list`, then pull again")

@@ -16,7 +16,7 @@ from localdflash.server.api import schemas
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.chat_request import prepare_chat, prompt_of
 from localdflash.server.api.content_blocks import AnswerBlock, AnswerBlocks, BlockEvent
-from localdflash.server.api.generation import GenerationRequest, cached_tokens
+from localdflash.server.api.generation import GenerationRequest
 from localdflash.server.api.http_responses import (
     MESSAGES_PATH,
     EventStream,
@@ -259,10 +259,9 @@ def _stop_fields(answer: AnswerBlocks, stops: Sequence[str]) -> dict[str, Any]:
 def _usage(generation: GenerationRequest) -> dict[str, Any]:
     """Return the token counts; `input_tokens` excludes the cached prompt tokens."""
     (request,) = generation.requests
-    cached = cached_tokens(request)
     return {
-        "input_tokens": len(request.ids) - cached,
+        "input_tokens": len(request.ids) - request.cached_tokens,
         "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": cached,
+        "cache_read_input_tokens": request.cached_tokens,
         "output_tokens": request.stats.tokens,
     }

@@ -47,9 +47,9 @@ TEMPLATE_ROLES: Mapping[str, Role] = {**{role: role for role in get_args(Role)},
 class ToolOptions:
     """Tools of a request, and rules for the tool calls of its answer."""
 
-    described: Sequence[Mapping[str, Any]] = ()  # tools as the chat template reads them
+    template_tools: Sequence[Mapping[str, Any]] = ()  # as the chat template reads them
     schemas: Schemas = field(default_factory=dict)  # argument schemas of the tools that the answer may call
-    must: bool = False  # whether the answer must be a tool call
+    requires_call: bool = False  # whether the answer must be a tool call
     allows_more: bool = True  # whether text or further calls may follow the first call
 
     def reader(self, tokenizer: Tokenizer) -> CallReader | None:
@@ -171,7 +171,7 @@ def prompt_of(loaded: LoadedPair, body: ChatRequest, *, first_part: FirstPart = 
         messages,
         variables=effort | (body.chat_template_kwargs or {}),
         continues_last=bool(body.continue_final_message),
-        tools=tools_of(body).described,
+        tools=tools_of(body).template_tools,
         first_part=first_part,
     )
 
@@ -193,11 +193,15 @@ def _prepare(loaded: LoadedPair, body: ChatRequest, tools: ToolOptions, grammars
     if body.top_logprobs is not None and not body.logprobs:
         raise bad("top_logprobs", "requires logprobs: true")
     limit = limit_of(body.max_completion_tokens, body.max_tokens, body.n_predict, default=NO_LIMIT)
-    calls = call_constraint(loaded.tokenizer, grammars, tools.schemas, required=tools.must) if tools.schemas else None
+    calls = (
+        call_constraint(loaded.tokenizer, grammars, tools.schemas, required=tools.requires_call)
+        if tools.schemas
+        else None
+    )
     formats = constraint_of(body, grammars, *_format_constraints(body, grammars))
     if tools.schemas and formats:
         raise bad("tools", "cannot be combined with response_format, json_schema or grammar")
-    prompt = prompt_of(loaded, body, first_part="call" if tools.must else "text" if formats else "")
+    prompt = prompt_of(loaded, body, first_part="call" if tools.requires_call else "text" if formats else "")
     generation = replace(
         prompt.prepare(limit, params_of(body, DEFAULT_TEMPERATURE, loaded.sampling)),
         stops=tools.stops(loaded.tokenizer),
@@ -242,20 +246,20 @@ def tools_of(body: ChatRequest) -> ToolOptions:
         _check_schema(f"tools[{number}]", schema)
     match body.tool_choice:
         case NamedTool(function):
-            allowed, must = [function.name], True
+            allowed, required = [function.name], True
         case AllowedChoice(choice):
-            allowed, must = [tool.function.name for tool in choice.tools], choice.mode == "required"
+            allowed, required = [tool.function.name for tool in choice.tools], choice.mode == "required"
         case choice:
-            allowed, must = list(schemas), choice == "required"
+            allowed, required = list(schemas), choice == "required"
     if missing := [name for name in allowed if name not in schemas]:
         raise bad("tool_choice", f"{missing[0]!r} is not among the tools")
     if not allowed:
         raise bad("tool_choice", "no function among the allowed tools")
     return ToolOptions(
-        msgspec.to_builtins(body.tools),
-        {name: schemas[name] for name in allowed},
-        must=must,
-        allows_more=body.parallel_tool_calls is not False and not must,
+        template_tools=msgspec.to_builtins(body.tools),
+        schemas={name: schemas[name] for name in allowed},
+        requires_call=required,
+        allows_more=body.parallel_tool_calls is not False and not required,
     )
 
 

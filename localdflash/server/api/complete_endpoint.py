@@ -1,4 +1,4 @@
-"""Serve POST /complete: completions at an editor's cursor. `code/fim` assembles the prompt and ends the text."""
+"""Serve POST /complete: completions at an editor's cursor. `code/fim` makes the prompt and decides where text ends."""
 
 import asyncio
 import math
@@ -23,7 +23,7 @@ from localdflash.server.api.schemas import CompleteRequest
 from localdflash.text.syntax import language_of
 
 Event = dict[str, Any]
-CONFIDENCE_TOKENS = 2  # only the first tokens count: they predict better than all tokens whether a user accepts
+CONFIDENCE_TOKENS = 2  # the first tokens predict better than all tokens whether a user will accept the completion
 
 
 async def complete(http: HttpRequest, state: AppState, body: CompleteRequest) -> Response:
@@ -31,7 +31,7 @@ async def complete(http: HttpRequest, state: AppState, body: CompleteRequest) ->
     loaded = await state.ready("completion", body.model)
     plan = await asyncio.to_thread(plan_infill, state.infill_planner(loaded), body)
     if await http.is_disconnected():
-        raise ClientDisconnect  # starting would cancel a newer request with this document id
+        raise ClientDisconnect  # starting would cancel the newer request for which an editor drops this one
     generation = replace(prepare_infill(loaded, plan), document=body.document or None)
     explanation = {"model": loaded.files.id, **(plan.prompt.explain() if body.explain else {})}
     if body.stream:
@@ -47,45 +47,48 @@ def plan_infill(planner: InfillPlanner, body: CompleteRequest) -> InfillPlan:
         body.prefix,
         body.middle,
         body.suffix,
-        body.first_line,
-        body.closed,
+        first_line=body.first_line,
+        closers=body.closed,
     )
     others = [ContextPiece(one.kind, " ".join(one.name.split()), one.text, one.weight) for one in body.context]
     return planner.plan(
         gap,
         others,
-        body.copies,
+        lookup_texts=body.copies,
         mode=body.mode,
         max_tokens=body.max_tokens,
         params=params_of(body, INFILL_TEMPERATURE),
-        count=body.count if body.max_tokens else 1,
+        count=body.count if body.max_tokens else 1,  # a request for 0 tokens only fills the KV cache
         min_probability=body.least_sure,
     )
 
 
 @dataclass
 class _AnswerProgress:
-    """Progress of one answer: its index among the sent answers; log-probability and number of its first tokens."""
+    """Progress of one answer."""
 
-    index: int = 0
-    logprob: float = 0.0
-    tokens: int = 0
+    index: int = 0  # among the sent answers
+    first_tokens: int = 0  # number of its tokens, at most `CONFIDENCE_TOKENS`
+    first_logprob: float = 0.0  # sum over these tokens
     unsent: list[Event] = field(default_factory=list)  # events with text, not sent yet
 
     def add(self, chosen: Sequence[SampledToken]) -> None:
         """Record the probabilities of the first `CONFIDENCE_TOKENS` tokens."""
-        first = chosen[: CONFIDENCE_TOKENS - self.tokens]
-        self.logprob += sum(one.logprob for one in first)
-        self.tokens += len(first)
+        first = chosen[: CONFIDENCE_TOKENS - self.first_tokens]
+        self.first_logprob += sum(one.logprob for one in first)
+        self.first_tokens += len(first)
 
     @property
     def confidence(self) -> float | None:
         """Return the geometric mean of the first tokens' probabilities; None if they are unknown."""
-        return round(math.exp(self.logprob / self.tokens), 4) if self.tokens else None
+        return round(math.exp(self.first_logprob / self.first_tokens), 4) if self.first_tokens else None
 
 
 async def stream_answers(state: AppState, generation: GenerationRequest, count: int) -> AsyncGenerator[Event]:
-    """Yield the events of up to `count` different answers. Answers after the first are sent once they are complete."""
+    """Yield the events of up to `count` different answers, the first while it grows, the others once they have ended.
+
+    Repeated answers are left out, and blank ones too unless they are the last.
+    """
     progress, ends, texts = _AnswerProgress(), list[Event](), list[str]()
     async with aclosing(pieces(state, generation)) as source:
         async for piece in source:
@@ -93,22 +96,24 @@ async def stream_answers(state: AppState, generation: GenerationRequest, count: 
             if piece.text:
                 event = {"index": progress.index, "text": piece.text, "confidence": progress.confidence}
                 progress.unsent.append({**event, "tokens": piece.choice.request.stats.tokens})
-            ended = bool(piece.choice.finish) and not piece.text
-            repeats = ended and piece.choice.text in texts
-            if (not texts or ended) and not repeats:
+            is_repeated = piece.is_last and piece.choice.text in texts
+            if (not texts or piece.is_last) and not is_repeated:
                 for event in progress.unsent:
                     yield event
                 progress.unsent.clear()
-            if not ended:
+            if not piece.is_last:
                 continue
-            last = piece.choice.index == len(generation.requests) - 1 or piece.choice.finish == "cancelled"
-            counts = not repeats and (last or bool(piece.choice.text.strip()))  # a blank answer only if none follows
-            stop = last or len(texts) + counts == count
-            if counts:
+            is_final = piece.choice.index == len(generation.requests) - 1 or piece.choice.finish == "cancelled"
+            is_sent = not is_repeated and (is_final or bool(piece.choice.text.strip()))
+            if is_sent:
                 texts.append(piece.choice.text)
+            stop = is_final or len(texts) == count
+            if is_sent:
                 ends.append({**_end_event(piece.choice, progress), "stop": stop})
                 yield ends[-1]
-            elif stop:  # no event with `stop` was sent yet: end the stream with the first answer's, without a `finish`
+            elif (
+                stop
+            ):  # repeat the first answer's end with `stop`, but without `finish`: it does not end another answer
                 yield {name: ends[0][name] for name in ("index", "text", "tokens", "confidence")} | {"stop": True}
             if stop:
                 return

@@ -57,7 +57,7 @@ def prepare_middle(
     enough = COUNTED_CONTEXTS * loaded.context
     ids = build(form, tokenizer, prefix.replace("\r\n", "\n"), suffix.replace("\r\n", "\n"), enough)
     return GenerationRequest(
-        loaded, [Request(ids, max_tokens, params, stop_ids(form, tokenizer))], form.stop_strings, urgent=True
+        loaded, [Request(ids, max_tokens, params, stop_ids(form, tokenizer))], stops=form.stop_strings, urgent=True
     )
 
 
@@ -80,4 +80,5 @@ def prepare_text(loaded: LoadedPair, prompt: PromptField, max_tokens: int, param
 
 def prepare_infill(loaded: LoadedPair, plan: InfillPlan) -> GenerationRequest:
     """Convert an infill plan to a generation."""
-    return GenerationRequest(loaded, plan.requests, plan.stops, plan.prompt.truncated, urgent=True, ending=plan.ending)
+    truncated = plan.prompt.truncated
+    return GenerationRequest(loaded, plan.requests, plan.stops, truncated=truncated, urgent=True, ending=plan.ending)

@@ -70,11 +70,12 @@ class AnswerBlocks:
 
     def __init__(self, parts: AnswerParts) -> None:
         self.blocks: list[AnswerBlock] = []
-        self._parts, self._calls = parts, 0  # splitter; number of tool calls so far
+        self._parts = parts
+        self._begun_calls = 0  # tool calls so far
         self._open: AnswerBlock | None = None
 
     async def run(self, state: AppState, generation: GenerationRequest) -> AsyncGenerator[BlockEvent | None]:
-        """Run the request; yield None at the first step, then the events. Closing the generator cancels the request."""
+        """Run the request; yield None when the answer begins, then its events. Closing the generator cancels it."""
         started = False
         async with aclosing(pieces(state, generation)) as source:
             async for piece in source:
@@ -82,16 +83,15 @@ class AnswerBlocks:
                 if not started:
                     started = True
                     yield None
-                ended = piece.choice.finish and not piece.text and not piece.chosen
-                for event in self.push(self._parts.finish() if ended else self._parts.push(piece.text)):
+                for event in self.push(self._parts.finish() if piece.is_last else self._parts.push(piece.text)):
                     yield event
         for event in self.finish():
             yield event
 
     def push(self, delta: PartsDelta) -> Iterator[BlockEvent]:
         """Yield the events for `delta`: more arguments of the open call, then thoughts, text and new calls."""
-        known = self._calls
-        for call in (one for one in delta.calls if one.index < known):
+        begun_calls = self._begun_calls  # only the newest of these is open and can get more arguments
+        for call in (one for one in delta.calls if one.index < begun_calls):
             yield from self._more(call.arguments)
         texts: tuple[tuple[BlockKind, str], ...] = (("thoughts", delta.thoughts), ("text", delta.text))
         for kind, text in texts:
@@ -99,9 +99,9 @@ class AnswerBlocks:
                 if not self._open or self._open.kind != kind:
                     yield from self._begin(kind)
                 yield from self._more(text)
-        for call in (one for one in delta.calls if one.index >= known):
-            if call.index == self._calls:
-                self._calls += 1
+        for call in (one for one in delta.calls if one.index >= begun_calls):
+            if call.index == self._begun_calls:
+                self._begun_calls += 1
                 yield from self._begin("call", call.name)
             yield from self._more(call.arguments)
 

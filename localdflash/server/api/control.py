@@ -228,8 +228,8 @@ def _pair_status(loaded: LoadedPair) -> dict[str, Any]:
         "drafter": _has_drafter(loaded),
         "drafters": loaded.drafters,
         "memory": loaded.memory(),
-        "predicted": loaded.predicted,
-        "rows": loaded.rows,
+        "predicted": loaded.predicted_memory,
+        "rows": loaded.width_status,
         "gpu_check": loaded.gpu_check,
         "sampling": loaded.sampling,
         "notice": loaded.notice,
@@ -260,7 +260,7 @@ async def listen(http: HttpRequest, state: AppState, body: ListenRequest) -> Res
     if state.listen is None:
         raise ApiError(404, "this server cannot open ports over HTTP", code="not_found")
     path = paths.key_file()
-    port = TcpPort(body.host, body.port, load_or_create_key(path), body.hosts, path)
+    port = TcpPort(body.host, body.port, load_or_create_key(path), hosts=body.hosts, key_file=path)
     return EventStream(_port_events(state.listen(port)))
 
 

@@ -44,7 +44,7 @@ class GenerationRequest:
     requests: Sequence[Request]
     stops: tuple[str, ...] = ()  # strings that end an answer; they are not part of it
     truncated: bool = False  # whether a part of the prompt did not fit and was left out
-    urgent: bool = False  # a completion, which the scheduler prefers to chat answers
+    urgent: bool = False  # whether the scheduler prefers it to other requests; True for completions
     document: str | None = None  # document id; a newer request with this id cancels the generation
     max_seconds: float = 0.0  # time limit of each choice after its first step; 0: none
     min_indent: int = 0  # the answer ends before a line (not the first) that is indented less
@@ -152,13 +152,14 @@ class Choice:
 
 @dataclass(frozen=True)
 class ChoicePiece:
-    """Text that one step added to a choice, or progress of its prefill. The last piece has only the choice."""
+    """Text that one step added to a choice, or progress of its prefill. A choice's last piece only reports its end."""
 
     choice: Choice
     text: str = ""
     chosen: Sequence[SampledToken] = ()
     step: Step | None = None
     progress: PromptProgress | None = None
+    is_last: bool = False  # whether the choice has ended; then the other fields are empty
 
 
 async def pieces(
@@ -171,7 +172,7 @@ async def pieces(
     for index, request in enumerate(generation.requests):
         if generation.document and state.newest.get(generation.document) is not generation:
             # This choice is outdated: to run it would cancel the newer request.
-            yield ChoicePiece(Choice(index, request, finish="cancelled"))
+            yield ChoicePiece(Choice(index, request, finish="cancelled"), is_last=True)
             return
         if not (worker := await state.engines.worker_if_loaded(generation.loaded)):
             raise ApiError(503, "the model was replaced; send the request again", code="model_changed", Retry_After="1")
@@ -219,7 +220,7 @@ async def pieces(
         choice.chosen += remaining
         if rest or remaining:
             yield ChoicePiece(choice, rest, remaining)
-        yield ChoicePiece(choice)
+        yield ChoicePiece(choice, is_last=True)
         if choice.finish == "cancelled":
             return
 
@@ -264,20 +265,20 @@ class _TokenBuffer:
 
 
 class _IndentLimit:
-    """Filter that ends text before a line (not the first) that is indented less than `least`; 0: no limit."""
+    """Filter that ends text before a line (not the first) that is indented less than `min_indent`; 0: no limit."""
 
-    def __init__(self, least: int) -> None:
+    def __init__(self, min_indent: int) -> None:
         self.ended = False
-        self._least, self._held = least, ""
+        self._min_indent, self._held = min_indent, ""
 
     def push(self, text: str) -> str:
         """Return the text within the limit; hold back a line break and the blanks after it until code follows."""
-        if not self._least or self.ended:
+        if not self._min_indent or self.ended:
             return text
         lines = (self._held + text).split("\n")
         for number, line in enumerate(lines[1:], 1):
             code = line.lstrip(" \t")
-            if code and len(line) - len(code) < self._least:
+            if code and len(line) - len(code) < self._min_indent:
                 self.ended, self._held = True, ""
                 return "\n".join(lines[:number])
         starts_a_line = len(lines) > 1 and not lines[-1].strip(" \t")
@@ -289,17 +290,12 @@ class _IndentLimit:
         return self._held
 
 
-def cached_tokens(request: Request) -> int:
-    """Return the number of cached prompt tokens. The last prompt token is never cached: the first step computes it."""
-    return max(len(request.ids) - 1 - request.computed_tokens, 0)
-
-
 def timings(requests: Sequence[Request]) -> dict[str, Any]:
     """Return token counts, times and rates summed over requests, under llama-server's names, and some of our own."""
     stats = Stats()
     for request in requests:
         stats.merge(request.stats)
-    cached, prompt_ms = sum(map(cached_tokens, requests)), sum(r.prefill_ms for r in requests)
+    cached, prompt_ms = sum(r.cached_tokens for r in requests), sum(r.prefill_ms for r in requests)
     prompt = sum(len(r.ids) for r in requests) - cached
     return {
         "queue_ms": round(sum(request.queue_ms for request in requests), 3),

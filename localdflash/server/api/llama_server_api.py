@@ -60,9 +60,9 @@ def _infill(loaded: LoadedPair, planner: InfillPlanner, body: InfillRequest, gra
     extra = [(" ".join(one.filename.split()) or "file", one.text) for one in body.input_extra or ()]
     reads_files = bool(loaded.fim_format().file_tokens)  # else prompt-lookup drafts use `extra`, the last text first
     plan = planner.plan(
-        Gap("", "", body.input_prefix, body.prompt or "", body.input_suffix),
+        Gap(path="", language="", prefix=body.input_prefix, middle=body.prompt or "", suffix=body.input_suffix),
         [ContextPiece("open", *one, weight=i) for i, one in enumerate(extra)] if reads_files else (),
-        () if reads_files else [text for _, text in reversed(extra)],
+        lookup_texts=() if reads_files else [text for _, text in reversed(extra)],
         max_tokens=limit_of(body.n_predict, default=DEFAULT_MAX_TOKENS),
         params=params_of(body, INFILL_TEMPERATURE),
         max_prompt_tokens=loaded.context,
@@ -100,7 +100,7 @@ async def _events(state: AppState, generation: GenerationRequest, body: NativeRe
     async with aclosing(pieces(state, generation, progress=bool(body.return_progress))) as source:
         async for piece in source:
             request = piece.choice.request
-            if piece.choice.finish and not piece.text:
+            if piece.is_last:
                 yield _select_fields(_final_fields(generation, piece.choice, ""), body)
             elif piece.text or piece.progress:
                 yield {

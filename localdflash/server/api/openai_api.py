@@ -22,7 +22,6 @@ from localdflash.server.api.generation import (
     Choice,
     ChoicePiece,
     GenerationRequest,
-    cached_tokens,
     collect,
     constraint_of,
     limit_of,
@@ -96,7 +95,7 @@ class ChatChoices:
     tokenizer: Tokenizer
     logprobs: bool
     make_parts: Callable[[], AnswerParts]
-    _messages: dict[int, ChatMessageBuilder] = field(default_factory=dict)  # streamed, by index of the choice
+    _messages: dict[int, ChatMessageBuilder] = field(default_factory=dict)  # of the streamed choices, by index
     prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"  # id prefix, `object` fields
 
     def first(self, index: int) -> list[dict[str, Any]]:
@@ -161,11 +160,11 @@ class CompletionChoices:
 
     def part(self, piece: ChoicePiece) -> dict[str, Any]:
         """See `ChatChoices`."""
-        return self._choice(piece.choice, piece.text, piece.chosen, None)
+        return self._choice(piece.choice, piece.text, piece.chosen, finish=None)
 
     def last(self, choice: Choice) -> list[dict[str, Any]]:
         """See `ChatChoices`."""
-        return [self._choice(choice, "", (), choice.finish)]
+        return [self._choice(choice, text="", chosen=(), finish=choice.finish)]
 
     def choice(self, choice: Choice) -> dict[str, Any]:
         """See `ChatChoices`."""
@@ -258,7 +257,7 @@ def _prepare_completions(loaded: LoadedPair, body: CompletionRequest, grammars: 
     limit = limit_of(body.max_tokens, body.n_predict, default=DEFAULT_MAX_TOKENS)
     constraint = constraint_of(body, grammars)
     prepared = (prepare_prompt(loaded, prompt, body.suffix, limit, body) for prompt in prompts)
-    of_prompts = [with_choices(one, body, count, constraint, body.logprobs) for one in prepared]
+    of_prompts = [with_choices(one, body, count, constraint, top_logprobs=body.logprobs) for one in prepared]
     return replace(of_prompts[0], requests=[request for one in of_prompts for request in one.requests])
 
 
@@ -293,7 +292,7 @@ async def _events(
                 index, decoder = piece.choice.index, generation.new_decoder()
                 for first in builder.first(index):
                     yield {**head, "choices": [first]}
-            if piece.choice.finish and not (piece.text or piece.chosen):
+            if piece.is_last:
                 *rest, last = builder.last(piece.choice)
                 for part in rest:
                     yield {**head, "choices": [part]}
@@ -325,7 +324,7 @@ def _usage(generation: GenerationRequest) -> dict[str, Any]:
     # Count each prompt once, in its first request: later choices find the prompt in the cache.
     prompts = {id(request.ids): request for request in reversed(generation.requests)}.values()
     prompt = sum(len(request.ids) for request in prompts)
-    cached = sum(map(cached_tokens, prompts))
+    cached = sum(request.cached_tokens for request in prompts)
     completion = sum(request.stats.tokens for request in generation.requests)
     drafted = sum(request.stats.drafted for request in generation.requests)
     accepted = sum(request.stats.accepted for request in generation.requests)

@@ -12,13 +12,12 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from localdflash.engine.generate import Request
-from localdflash.engine.sampling_params import SamplingParams
 from localdflash.server.api import agent_bodies as bodies
 from localdflash.server.api import schemas
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.chat_request import prepare_chat, text_of
 from localdflash.server.api.content_blocks import AnswerBlock, AnswerBlocks, AnswerParts, BlockEvent
-from localdflash.server.api.generation import OVERFLOW, GenerationRequest, cached_tokens
+from localdflash.server.api.generation import OVERFLOW, GenerationRequest
 from localdflash.server.api.http_responses import ApiError, EventStream, bad, json_of, named_event, with_warning
 from localdflash.server.api.request_body import convert
 
@@ -192,8 +191,8 @@ async def _overflow(state: AppState, body: bodies.ResponsesRequest, error: ApiEr
     if not body.stream:
         raise error
     loaded = await state.ready("chat", body.model)
-    generation = GenerationRequest(loaded, [Request([], 0, SamplingParams(), frozenset())])
-    writer = ResponseWriter(generation, body, AnswerBlocks(AnswerParts(None, None)), {})
+    generation = GenerationRequest(loaded, [Request([], max_tokens=0)])
+    writer = ResponseWriter(generation, body, AnswerBlocks(AnswerParts(split=None, calls=None)), functions={})
 
     async def events() -> AsyncGenerator[Event]:
         yield writer.failed_event(error)
@@ -340,7 +339,7 @@ def _usage(generation: GenerationRequest, blocks: Sequence[AnswerBlock]) -> dict
     prompt, generated = len(request.ids), request.stats.tokens
     return {
         "input_tokens": prompt,
-        "input_tokens_details": {"cached_tokens": cached_tokens(request), "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": request.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": generated,
         "output_tokens_details": {"reasoning_tokens": min(thoughts, generated)},
         "total_tokens": prompt + generated,

@@ -65,7 +65,7 @@ class OpenAIFields(SamplingFields, kw_only=True):
     max_tokens: Limit | None = None
     n: Annotated[int, Meta(ge=1, le=16)] | None = None
     stream_options: dict[str, bool | None] | None = None
-    steps: bool | None = None  # add drafter, counts and tokens of each step to the events
+    steps: bool | None = None  # whether events report drafter, counts and tokens of each step
 
 
 class TextPart(Struct):
@@ -171,7 +171,7 @@ class ChatRequest(OpenAIFields, kw_only=True):
     parallel_tool_calls: bool | None = None
     reasoning_format: Literal["none", "auto", "deepseek"] | None = None  # llama-server's name
     continue_final_message: bool | None = None
-    end_repeats: bool | None = None  # end an answer that repeats itself, see `Repetition`
+    end_repeats: bool | None = None  # whether to end an answer that repeats itself, see `Repetition`
 
 
 class CompletionRequest(OpenAIFields, kw_only=True):

@@ -254,7 +254,7 @@ def test_pair_with_int8_kv_cache(tiny_pair: Path) -> None:
             assert [*chain(*drafted)] == [*chain(*expected)]
             assert params.temperature or len(drafted) < len(expected) == 60
         for part in (TARGET_KV, DRAFTER_KV):
-            assert loaded.predicted[part] == loaded.memory()[part]
+            assert loaded.predicted_memory[part] == loaded.memory()[part]
         assert loaded.identity() != halves.identity()
     sizes = [CpuSizes(*files, kv=kv).parts(256, UNCHANGED) for kv in KV_FORMATS]
     assert sizes[0][DRAFTER_KV] == sizes[1][DRAFTER_KV]

@@ -139,7 +139,7 @@ def test_out_of_memory_loads_the_next_smaller_plan(
     assert len(seen) == 2
     assert max(seen) <= seen[0], "what the failure had taken was not given back"
     assert f"loaded with {running.context} tokens of context" in notice
-    assert total(running.predicted) < needed(files, context or 14_000)
+    assert total(running.predicted_memory) < needed(files, context or 14_000)
     running.close()
     assert card.left() == card.size
 

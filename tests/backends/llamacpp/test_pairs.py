@@ -109,7 +109,7 @@ def test_model_without_rollback_drafts_nothing_and_matches_hugging_face(architec
         return text[len(ids) :]
 
     with closing(load(files, Options(threads=1, context=256, rows="exact", device="cpu"))) as running:
-        assert "recurrent layers" in running.rows
+        assert "recurrent layers" in running.width_status
         ids = ids_of(40) * 2  # prompt lookup would find a draft
         actual, request = run(running.pair, ids, 30, documents=[ids])
         assert (actual, request.stats.drafted) == (likeliest(ids, 30), 0)

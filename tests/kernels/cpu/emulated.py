@@ -23,7 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.request import urlopen
 
-from localdflash.lab.scripts.editors.debian import ARCHIVE, CannotFetch, unpack, write_launcher
+from localdflash.lab.scripts.editors.unpack_packages import ARCHIVE, CannotFetch, unpack, write_launcher
 
 HERE = Path(__file__).parent
 CPU = HERE.parents[2] / "kernels" / "cpu"

@@ -128,9 +128,12 @@ def _wait_until_served(url: str, server: "subprocess.Popen[bytes]", log: Path) -
 @pytest.mark.timeout(1200)
 def test_vllm_writes_the_same_text_with_as_many_drafts(url: str, folder: Path) -> None:
     with LoadedPair(Options("embedded", backend="torch")) as loaded:
-        assert loaded.host
-        model = next(drafter for drafter in loaded.host.drafters if drafter.is_model)
-        baseline, drafting = HostPair(loaded.host.target), HostPair(loaded.host.target, [model], FullDraftController())
+        assert loaded.host_pair
+        model = next(drafter for drafter in loaded.host_pair.drafters if drafter.is_model)
+        baseline, drafting = (
+            HostPair(loaded.host_pair.target),
+            HostPair(loaded.host_pair.target, [model], FullDraftController()),
+        )
         stats, prompts = Stats(), prompt_set.load(6)
         for prompt in prompts:
             ids = loaded.tokenizer.encode(prompt.prefix or prompt.question)

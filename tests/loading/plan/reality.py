@@ -15,4 +15,4 @@ with LoadedPair(Options(pair, cast(Backend, backend), threads=1, context=int(con
     for _step in generate(loaded.pair, Request([5] * 40, 24)):
         pass
     measured = loaded.memory()
-    json.dump({"predicted": loaded.predicted, "measured": measured, "resident": resident_bytes()}, sys.stdout)
+    json.dump({"predicted": loaded.predicted_memory, "measured": measured, "resident": resident_bytes()}, sys.stdout)

@@ -61,6 +61,12 @@ def test_ratios_are_of_sums_and_of_the_median_prompt() -> None:
     assert "over_llama_cpp" not in found
 
 
+def test_modes_without_runs_are_left_out() -> None:
+    prompt = PromptResult("talk", {mode: [run_of([1], PLAIN)] for mode in ("plain", "drafting", "sampled")})
+    found = report([prompt])
+    assert found["over_plain"] == found["over_plain_median"] == {"drafting": 1.0}
+
+
 @pytest.mark.parametrize("way", ["drafting", "forced"])
 def test_every_drafting_mode_counts_for_identity(way: str) -> None:
     ways = dict.fromkeys(("drafting", "dflash", "lookup", "forced"), run_of([1], PLAIN))
