@@ -28,6 +28,14 @@ class Timings(TypedDict):
     predicted_per_second: NotRequired[float]
 
 
+class Change(TypedDict):
+    """Replacement of the lines from `start` to before `end` of a request's text."""
+
+    start: int
+    end: int
+    lines: list[str]
+
+
 class Event(TypedDict):
     """Part of an answer. `index` is the number of the requested text; that text's last event has a `finish`."""
 
@@ -39,6 +47,7 @@ class Event(TypedDict):
     tokens: NotRequired[int]
     tau: NotRequired[float]  # tokens per verify step
     timings: NotRequired[Timings]
+    changes: NotRequired[list[Change]]  # of a predicted edit
 
 
 def decode_event(kind: type[EventT], data: bytes) -> EventT:
@@ -147,9 +156,15 @@ class CompletionClient(ABC):
 class DaemonCompleter(CompletionClient):
     """Client of the daemon on this machine; a missing daemon is started with the options of `engine`."""
 
-    def __init__(self, engine: EngineSpec, log: Callable[[str], None], on_trouble: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        engine: EngineSpec,
+        log: Callable[[str], None],
+        on_trouble: Callable[[str], None],
+        target: str = "/complete",
+    ) -> None:
         super().__init__(log, on_trouble)
-        self._engine = engine
+        self._engine, self._target = engine, target
         self.disconnect_message = f"{CompletionClient.disconnect_message}; see {paths.engine_log()}"
 
     async def find(self) -> CompletionSource:
@@ -163,19 +178,19 @@ class DaemonCompleter(CompletionClient):
             await asyncio.to_thread(ensure_daemon, self._engine, log)
         except (KeyError, TypeError, ValueError):
             raise LocaldflashError(f"{paths.daemon_socket()}: another program listens here") from None
-        return DaemonSource(Address(paths.daemon_socket()))
+        return DaemonSource(Address(paths.daemon_socket()), target=self._target)
 
 
 class DaemonSource:
     """Daemon, local or remote, which builds the prompts and applies the stop rules."""
 
-    def __init__(self, address: Address, model: str = "") -> None:
-        self.model = model
+    def __init__(self, address: Address, model: str = "", target: str = "/complete") -> None:
+        self.model, self._target = model, target
         self._connection = ClientConnection(address, partial(decode_event, Event))
 
     def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
         """See `CompletionSource`."""
-        return self._connection.events("/complete", body)
+        return self._connection.events(self._target, body)
 
     def close(self) -> None:
         """See `CompletionSource`."""

@@ -19,6 +19,7 @@ from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.models.running_pair import Running
 from localdflash.models.weights.gguf import cached_headers, read_header
 from localdflash.models.weights.split import stats_of
+from localdflash.text.edit_formats import EditFormat, detect_edit_format, edit_format_of
 from localdflash.text.fim_formats import FimFormat, detect, format_of
 from localdflash.text.tokenizer import Tokenizer
 
@@ -92,6 +93,12 @@ class LoadedPair:
     def fim_format(self) -> FimFormat:
         """Return the FIM format of the target; ModelError if it has none."""
         return format_of(self.files.fim) if self.files.fim else detect(self.tokenizer)
+
+    def edit_format(self) -> EditFormat | None:
+        """Return the format of a target that predicts edits; None for any other target."""
+        if self.files.next_edit:
+            return edit_format_of(self.files.next_edit)
+        return None if self.files.fim else detect_edit_format(self.tokenizer, self.files.target.name)
 
     def before_close(self, wait: Callable[[], object]) -> None:
         """Register `wait`, which waits for threads that still use the vocabulary, to run before the pair is freed."""

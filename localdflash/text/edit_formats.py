@@ -8,7 +8,7 @@ sweepai/sweep-next-edit-1.5B and zed-industries/zeta-2.1.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from string import Formatter
 from typing import TYPE_CHECKING
 
@@ -93,7 +93,7 @@ FORMATS: dict[str, EditFormat] = {
     for form in (
         EditFormat(
             "sweep",
-            r"\bsweep[-_ ]next[-_ ]edit(?![-_ ]v\d)",
+            r"(?<![a-z])sweep[-_ ]next[-_ ]edit(?![-_ ]v\d)",
             "{files}{edits}<|file_sep|>original/{path}\n{original}<|file_sep|>current/{path}\n{lines}"
             "<|file_sep|>updated/{path}\n",
             "<|file_sep|>{name}.diff\noriginal:\n{old}updated:\n{new}",
@@ -105,7 +105,7 @@ FORMATS: dict[str, EditFormat] = {
         ),
         EditFormat(
             "zeta-2.1",
-            r"\bzeta[-_ ]?2[._-]1\b",
+            r"(?<![a-z])zeta[-_ ]?2[._-]1(?!\d)",
             _ZETA2 + "{region}\n<[fim-middle]>",
             *(_ZETA2_EDIT, _ZETA2_FILE, "\n", _HISTORY, "", "\n", _ZETA2_CURSOR),
             stops=("<[end▁of▁sentence]>",),
@@ -113,14 +113,14 @@ FORMATS: dict[str, EditFormat] = {
         ),
         EditFormat(
             "zeta-2",
-            r"\bzeta[-_ ]?2(?![._-]?\d)",
+            r"(?<![a-z])zeta[-_ ]?2(?![._-]1(?!\d)|\.?\d)",
             _ZETA2 + "<<<<<<< CURRENT\n{lines}=======\n<[fim-middle]>",
             *(_ZETA2_EDIT, _ZETA2_FILE, "\n", _HISTORY, "", "\n", _ZETA2_CURSOR),
             answer_end=">>>>>>> UPDATED",
         ),
         EditFormat(
             "zeta",
-            r"\bzeta(?![-_ ]?\d)",
+            r"(?<![a-z])zeta(?![a-z]|[-_ ]?\d)",
             "### Instruction:\nYou are a code completion assistant and your task is to analyze user edits and then "
             "rewrite an excerpt that the user provides, suggesting the appropriate edits within the excerpt, taking "
             "into account the cursor location.\n\n### User Edits:\n\n{edits}\n\n### User Excerpt:\n\n```{path}\n"
@@ -169,7 +169,10 @@ def render(
     shown: list[str] = []
     for edit in edits:
         sides = {"diff": [_lines(edit.diff)], "old": [edit.side("-")], "new": [edit.side("+")]}
-        shown += [Template(form.edits_between if shown else form.edits_begin), *_fill(form.edit, name=[edit.name], **sides)]
+        shown += [
+            Template(form.edits_between if shown else form.edits_begin),
+            *_fill(form.edit, name=[edit.name], **sides),
+        ]
     values = {**values, "edits": [*shown, Template(form.edits_end if shown else "")]}
     values["files"] = [*values["files"], Template(form.files_end if values["files"] else "")]
     return [*_fill(form.prompt, **values)]
@@ -232,14 +235,15 @@ def block_offsets(text: str) -> list[int]:
 def _mark(form: EditFormat, region: EditRegion) -> Iterator[str]:
     """Yield the region with the cursor's marker and with numbered markers, if the format has them."""
     offsets = block_offsets(region.text) if form.has_blocks else [0, len(region.text)]
-    is_marked = not form.cursor
-    for number, (start, end) in enumerate(zip(offsets, offsets[1:], strict=False), 1):
+    unmarked = region.cursor if form.cursor else -1  # offset of the cursor until its marker is written
+    for number, (start, end) in enumerate(pairwise(offsets), 1):
         if form.has_blocks:
             yield Template(f"<|marker_{number}|>")
-        if not is_marked and region.cursor <= end:
-            yield from (region.text[start : region.cursor], Template(form.cursor))
-            start, is_marked = region.cursor, True
-        yield region.text[start:end]
+        if 0 <= unmarked <= end:
+            yield from (region.text[start:unmarked], Template(form.cursor), region.text[unmarked:end])
+            unmarked = -1
+        else:
+            yield region.text[start:end]
     if form.has_blocks:
         yield Template(f"<|marker_{len(offsets)}|>")
 

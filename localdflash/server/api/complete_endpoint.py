@@ -29,6 +29,8 @@ CONFIDENCE_TOKENS = 2  # only the first tokens count: they predict better than a
 async def complete(http: HttpRequest, state: AppState, body: CompleteRequest) -> Response:
     """Serve POST /complete: text at the cursor, up to the end of the line, statement or block."""
     loaded = await state.ready("completion", body.model)
+    if body.stream and loaded.edit_format():
+        return EventStream(_refer_to_next_edit(loaded.files.id))
     plan = await asyncio.to_thread(plan_infill, state.infill_planner(loaded), body)
     if await http.is_disconnected():
         raise ClientDisconnect  # starting would cancel a newer request with this document id
@@ -61,6 +63,11 @@ def plan_infill(planner: InfillPlanner, body: CompleteRequest) -> InfillPlan:
         count=body.count if body.max_tokens else 1,
         min_probability=body.least_sure,
     )
+
+
+async def _refer_to_next_edit(model: str) -> AsyncGenerator[Event]:
+    """Yield an empty answer whose `finish` tells that the pair predicts edits instead."""
+    yield {"index": 0, "text": "", "finish": "next_edit", "tokens": 0, "model": model, "stop": True}
 
 
 @dataclass

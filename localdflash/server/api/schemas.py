@@ -237,6 +237,17 @@ class CompleteRequest(SamplingFields, kw_only=True):
     stream: bool | None = True
 
 
+class NextEditRequest(GenerationFields, kw_only=True):
+    """POST /next_edit; docs/api.md describes the fields."""
+
+    path: Annotated[str, Meta(max_length=4096)] = ""
+    prefix: str = ""
+    suffix: str = ""
+    context: Annotated[list[ContextPart], Meta(max_length=256)] = field(default_factory=list)
+    document: Annotated[str, Meta(max_length=4096)] | None = None
+    stream: bool | None = True
+
+
 class TokenizeRequest(Struct):
     """POST /tokenize."""
 
