@@ -74,7 +74,7 @@ class EditFormat:
     stops: tuple[str, ...] = ()  # tokens that end an answer, as `Tokenizer.ends` do
     has_blocks: bool = False  # numbered markers divide the region, and the answer rewrites some of its blocks
     max_lines: int = 1 << 30  # lines of the region on either side of the cursor's line
-    max_chars: int = 1050  # characters of the region
+    max_chars: int = 1050  # characters of the region besides the cursor's line
     context_chars: int = 450  # characters around the region
     max_edits: int = 6  # recent edits
 

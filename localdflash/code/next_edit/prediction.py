@@ -13,6 +13,7 @@ from localdflash.text.edit_formats import EditFormat, EditRegion, RecentEdit, en
 from localdflash.text.tokenizer import Tokenizer
 
 MAX_PROMPT_CHARS = 11_000  # about the 4096 tokens that Zed's models were trained with
+MAX_REGION_CHARS = 5_000  # larger because of a long line at the cursor: no prediction
 MAX_EDIT_CHARS = 2_000  # longer edits are left out of the prompt
 SPARE_TOKENS = 200  # tokens of an answer beyond those of the region
 
@@ -48,13 +49,13 @@ def plan_prediction(
     after: str,
     pieces: Sequence[ContextPiece],
 ) -> EditPrompt | None:
-    """Return the prompt for a cursor between two texts; None if the code spells a marker of the format.
+    """Return the prompt for a cursor between two texts; None for a long line or a line that spells a marker.
 
     `pieces`: code from elsewhere, and recent edits as diffs, the latest last. ContextOverflow if it does not fit.
     """
     edits = [RecentEdit(piece.name, piece.text) for piece in pieces if piece.kind == "edit"]
     region, first_line = _region(form, path, before, after, edits)
-    if any(mark in region.text for mark in form.reserved):
+    if len(region.text) > MAX_REGION_CHARS or any(mark in region.text for mark in form.reserved):
         return None
     room = MAX_PROMPT_CHARS - sum(map(len, (region.before, region.text, region.after, region.original)))
     shown = list[RecentEdit]()
