@@ -28,7 +28,7 @@ class Timings(TypedDict):
     predicted_per_second: NotRequired[float]
 
 
-class Change(TypedDict):
+class PredictedChange(TypedDict):
     """Replacement of the lines from `start` to before `end` of a request's text."""
 
     start: int
@@ -47,7 +47,7 @@ class Event(TypedDict):
     tokens: NotRequired[int]
     tau: NotRequired[float]  # tokens per verify step
     timings: NotRequired[Timings]
-    changes: NotRequired[list[Change]]  # of a predicted edit
+    changes: NotRequired[list[PredictedChange]]  # of a predicted edit
 
 
 def decode_event(kind: type[EventT], data: bytes) -> EventT:

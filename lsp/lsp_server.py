@@ -17,7 +17,7 @@ from pygls.lsp.server import LanguageServer
 from localdflash import __version__
 from localdflash.lsp.closers import closers_after, closes_again
 from localdflash.lsp.document import Document, LineColumn, line_feeds
-from localdflash.lsp.engine_completer import Change, CompletionClient, DaemonCompleter, Event, Timings
+from localdflash.lsp.engine_completer import CompletionClient, DaemonCompleter, Event, PredictedChange, Timings
 from localdflash.lsp.lsp_settings import LspSettings, RemoteServer
 from localdflash.lsp.lsp_status import SuggestionOrigin, Tally, silence_reason
 from localdflash.lsp.next_edit import NextEdits
@@ -250,7 +250,7 @@ class SuggestionServer(LanguageServer):
     def _describe(self, uri: str) -> dict[str, Any]:
         return self._context.describe(uri) | {"document": f"{os.getpid()} {id(self)} {uri}"[:4096]}
 
-    async def _predict(self, uri: str, text: Mapping[str, str], diffs: Sequence[str]) -> Sequence[Change]:
+    async def _predict(self, uri: str, text: Mapping[str, str], diffs: Sequence[str]) -> Sequence[PredictedChange]:
         """Return the changes that the engine predicts after edits of a document."""
         described = self._context.describe(uri)
         others = [one for one in described["context"] if (one["kind"], one["name"]) != ("edit", described["path"])]

@@ -17,7 +17,7 @@ from localdflash.code.next_edit.propose import Proposer
 from localdflash.code.next_edit.source import LANGUAGES
 from localdflash.code.next_edit.trail import EditTrail, Position
 from localdflash.lsp.document import Document, LineColumn, line_feeds
-from localdflash.lsp.engine_completer import Change
+from localdflash.lsp.engine_completer import PredictedChange
 from localdflash.text.syntax import language_of
 
 METHOD = "localdflash/didUpdateNextEdit"
@@ -27,7 +27,9 @@ MODEL_LINES = 200  # lines before and after the cursor that a model may see
 
 Send = Callable[[str, Any], None]
 Spawn = Callable[[Coroutine[Any, Any, object]], asyncio.Task[Any]]
-Predict = Callable[[str, Mapping[str, str], Sequence[str]], Awaitable[Sequence[Change]]]  # uri, text, diffs of edits
+Predict = Callable[
+    [str, Mapping[str, str], Sequence[str]], Awaitable[Sequence[PredictedChange]]
+]  # uri, text, diffs of edits
 
 
 class _TrackedDocument:
@@ -42,8 +44,10 @@ class _TrackedDocument:
 
     def stop(self) -> None:
         """Cancel the timer and the request."""
-        for waiting in filter(None, (self.timer, self.request)):
-            waiting.cancel()
+        if self.timer:
+            self.timer.cancel()
+        if self.request:
+            self.request.cancel()
 
 
 class NextEdits:

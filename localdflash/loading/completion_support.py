@@ -1,4 +1,4 @@
-"""Whether a pair completes code, by its file's header, before the pair is loaded."""
+"""Check by a file's header that a pair completes code, before the pair is loaded."""
 
 from localdflash.base.errors import ModelError
 from localdflash.models.registry.registry import load_registry

@@ -30,7 +30,7 @@ class Template(str):
 
 
 @dataclass(frozen=True)
-class RecentEdit:
+class EditDiff:
     """Edit of a file: its name, and the lines of a unified diff."""
 
     name: str
@@ -152,7 +152,7 @@ def detect_edit_format(model: ModelFacts, file_name: str) -> EditFormat | None:
 
 
 def render(
-    form: EditFormat, region: EditRegion, files: Sequence[tuple[str, str]], edits: Sequence[RecentEdit]
+    form: EditFormat, region: EditRegion, files: Sequence[tuple[str, str]], edits: Sequence[EditDiff]
 ) -> list[str]:
     """Return the prompt as code and `Template`s. `files`: name and text; `edits`: the latest is the last."""
     values: Mapping[str, Sequence[str]] = {

@@ -14,8 +14,8 @@ from localdflash.text.edit_formats import (
     FORMATS,
     MAX_BLOCK_LINES,
     SEARCHED_LINES,
+    EditDiff,
     EditRegion,
-    RecentEdit,
     block_offsets,
     detect_edit_format,
     edit_format_of,
@@ -30,8 +30,8 @@ REGION = EditRegion(
 )
 FILES = [("src/b.py", "B = 1"), ("src/c.py", "C = 2\n")]
 EDITS = [
-    RecentEdit("src/b.py", "@@ -1,1 +1,1 @@\n-A = 1\n+B = 1\n"),
-    RecentEdit("src/a.py", "@@ -2,3 +2,3 @@\n \n-def f(width):\n+def f(w):\n     return width"),
+    EditDiff("src/b.py", "@@ -1,1 +1,1 @@\n-A = 1\n+B = 1\n"),
+    EditDiff("src/a.py", "@@ -2,3 +2,3 @@\n \n-def f(width):\n+def f(w):\n     return width"),
 ]
 ZETA2_HEAD = """<[fim-suffix]>
 

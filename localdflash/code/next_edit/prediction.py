@@ -9,7 +9,7 @@ from localdflash.code.context.context import ContextPiece
 from localdflash.code.next_edit.line_changes import LineChange
 from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.text.edit_formats import EditFormat, EditRegion, RecentEdit, encode_prompt, parse, render
+from localdflash.text.edit_formats import EditDiff, EditFormat, EditRegion, encode_prompt, parse, render
 from localdflash.text.tokenizer import Tokenizer
 
 MAX_PROMPT_CHARS = 11_000  # about the 4096 tokens that Zed's models were trained with
@@ -53,12 +53,12 @@ def plan_prediction(
 
     `pieces`: code from elsewhere, and recent edits as diffs, the latest last. ContextOverflow if it does not fit.
     """
-    edits = [RecentEdit(piece.name, piece.text) for piece in pieces if piece.kind == "edit"]
+    edits = [EditDiff(piece.name, piece.text) for piece in pieces if piece.kind == "edit"]
     region, first_line = _region(form, path, before, after, edits)
     if len(region.text) > MAX_REGION_CHARS or any(mark in region.text for mark in form.reserved):
         return None
     room = MAX_PROMPT_CHARS - sum(map(len, (region.before, region.text, region.after, region.original)))
-    shown = list[RecentEdit]()
+    shown = list[EditDiff]()
     for edit in reversed(edits):
         if len(shown) < form.max_edits and len(edit.diff) <= min(room, MAX_EDIT_CHARS):
             shown.insert(0, edit)
@@ -77,9 +77,7 @@ def plan_prediction(
     return EditPrompt(form, region, first_line, Request(ids, max_tokens, SamplingParams(), ends))
 
 
-def _region(
-    form: EditFormat, path: str, before: str, after: str, edits: Sequence[RecentEdit]
-) -> tuple[EditRegion, int]:
+def _region(form: EditFormat, path: str, before: str, after: str, edits: Sequence[EditDiff]) -> tuple[EditRegion, int]:
     """Return the region around a cursor, and the number of its first line."""
     lines, at = (before + after).split("\n"), before.count("\n")
     start, end = _grow(lines, at, at + 1, form.max_lines, form.max_chars)
@@ -110,7 +108,7 @@ def _grow(lines: Sequence[str], start: int, end: int, max_lines: int, max_chars:
     return start, end
 
 
-def _before_edit(text: str, cursor: int, edit: RecentEdit) -> str:
+def _before_edit(text: str, cursor: int, edit: EditDiff) -> str:
     """Return the region as it was before an edit; unchanged if the edit with its context is not in the region."""
     old, new, whole = edit.side("-"), edit.side("+"), f"{text}\n"
     at = f"\n{whole}".rfind(f"\n{new}", 0, cursor + len(new) + 1) if new else -1

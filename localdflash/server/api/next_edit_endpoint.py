@@ -32,8 +32,9 @@ def _plan(loaded: LoadedPair, body: NextEditRequest) -> EditPrompt | None:
     if form is None:
         raise ModelError(f"{loaded.files.id} does not predict edits; see docs/models.md for models that do")
     pieces = [ContextPiece(one.kind, " ".join(one.name.split()), one.text, one.weight) for one in body.context]
-    texts = (text.replace("\r\n", "\n") for text in (body.prefix, body.suffix))
-    prompt = plan_prediction(form, loaded.tokenizer, loaded.context, " ".join(body.path.split()), *texts, pieces)
+    before, after = (text.replace("\r\n", "\n") for text in (body.prefix, body.suffix))
+    path = " ".join(body.path.split())
+    prompt = plan_prediction(form, loaded.tokenizer, loaded.context, path, before, after, pieces)
     if prompt:
         prompt.request.draft = body.draft is not False
     return prompt

@@ -10,7 +10,7 @@ from localdflash.code.next_edit.line_changes import LineChange, diff_of
 from localdflash.code.next_edit.prediction import MAX_PROMPT_CHARS, EditPrompt, plan_prediction
 from localdflash.engine.generate import Request
 from localdflash.models.registry.registry import load_registry, local_files
-from localdflash.text.edit_formats import FORMATS, EditRegion, RecentEdit
+from localdflash.text.edit_formats import FORMATS, EditDiff, EditRegion
 from localdflash.text.tokenizer import Tokenizer
 
 LINES = st.lists(st.sampled_from(["", "a", "b", "  ab", "é", "😋b"]), min_size=1, max_size=12)
@@ -70,7 +70,7 @@ def test_the_edit_of_a_change(change: LineChange, edit: object) -> None:
 
 @given(LINES, LINES)
 def test_a_diff_has_both_sides(old: list[str], new: list[str]) -> None:
-    edit = RecentEdit("a.py", diff_of("\n".join(old), "\n".join(new)))
+    edit = EditDiff("a.py", diff_of("\n".join(old), "\n".join(new)))
     for side, lines in ((edit.side("-"), old), (edit.side("+"), new)):
         assert f"\n{side}" in "\n" + "".join(f"{line}\n" for line in lines)
 
