@@ -12,6 +12,7 @@ import msgspec
 
 from localdflash.base.errors import EngineDisconnect, LocaldflashError
 from localdflash.base.files import paths
+from localdflash.code.next_edit.line_changes import LineChange
 from localdflash.server.address import Address
 from localdflash.server.client import ClientConnection
 from localdflash.server.engine_spec import EngineSpec
@@ -28,14 +29,6 @@ class Timings(TypedDict):
     predicted_per_second: NotRequired[float]
 
 
-class PredictedChange(TypedDict):
-    """Replacement of the lines from `start` to before `end` of a request's text."""
-
-    start: int
-    end: int
-    lines: list[str]
-
-
 class Event(TypedDict):
     """Part of an answer. `index` is the number of the requested text; that text's last event has a `finish`."""
 
@@ -47,7 +40,7 @@ class Event(TypedDict):
     tokens: NotRequired[int]
     tau: NotRequired[float]  # tokens per verify step
     timings: NotRequired[Timings]
-    changes: NotRequired[list[PredictedChange]]  # of a predicted edit
+    changes: NotRequired[list[LineChange]]  # of a predicted edit
 
 
 def decode_event(kind: type[EventT], data: bytes) -> EventT:
@@ -156,15 +149,9 @@ class CompletionClient(ABC):
 class DaemonCompleter(CompletionClient):
     """Client of the daemon on this machine; a missing daemon is started with the options of `engine`."""
 
-    def __init__(
-        self,
-        engine: EngineSpec,
-        log: Callable[[str], None],
-        on_trouble: Callable[[str], None],
-        target: str = "/complete",
-    ) -> None:
+    def __init__(self, engine: EngineSpec, log: Callable[[str], None], on_trouble: Callable[[str], None]) -> None:
         super().__init__(log, on_trouble)
-        self._engine, self._target = engine, target
+        self._engine = engine
         self.disconnect_message = f"{CompletionClient.disconnect_message}; see {paths.engine_log()}"
 
     async def find(self) -> CompletionSource:
@@ -178,19 +165,19 @@ class DaemonCompleter(CompletionClient):
             await asyncio.to_thread(ensure_daemon, self._engine, log)
         except (KeyError, TypeError, ValueError):
             raise LocaldflashError(f"{paths.daemon_socket()}: another program listens here") from None
-        return DaemonSource(Address(paths.daemon_socket()), target=self._target)
+        return DaemonSource(Address(paths.daemon_socket()))
 
 
 class DaemonSource:
     """Daemon, local or remote, which builds the prompts and applies the stop rules."""
 
-    def __init__(self, address: Address, model: str = "", target: str = "/complete") -> None:
-        self.model, self._target = model, target
+    def __init__(self, address: Address, model: str = "") -> None:
+        self.model = model
         self._connection = ClientConnection(address, partial(decode_event, Event))
 
     def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
         """See `CompletionSource`."""
-        return self._connection.events(self._target, body)
+        return self._connection.events("/complete", body)
 
     def close(self) -> None:
         """See `CompletionSource`."""

@@ -15,9 +15,10 @@ from pygls.exceptions import JsonRpcInvalidParams
 from pygls.lsp.server import LanguageServer
 
 from localdflash import __version__
+from localdflash.code.next_edit.line_changes import LineChange
 from localdflash.lsp.closers import closers_after, closes_again
 from localdflash.lsp.document import Document, LineColumn, line_feeds
-from localdflash.lsp.engine_completer import CompletionClient, DaemonCompleter, Event, PredictedChange, Timings
+from localdflash.lsp.engine_completer import CompletionClient, DaemonCompleter, Event, Timings
 from localdflash.lsp.lsp_settings import LspSettings, RemoteServer
 from localdflash.lsp.lsp_status import SuggestionOrigin, Tally, silence_reason
 from localdflash.lsp.next_edit import NextEdits
@@ -73,9 +74,7 @@ class SuggestionServer(LanguageServer):
         self._completer, self.pace = self._make_client(engine)
         self._pulse = Pulse()
         self._generator = Generator(self._completer, self._on_generation, self.pace.answered, self._on_answer_end)
-        self._predictor = (
-            DaemonCompleter(engine, self._log, self._log, "/next_edit") if isinstance(engine, EngineSpec) else None
-        )
+        self._predictor, _ = self._make_client(engine)  # for next edits, on a connection of its own
         self.next_edits = NextEdits(
             self.protocol.notify, self._spawn, lambda uri: self.completable(uri) is not None, self._predict
         )
@@ -221,8 +220,7 @@ class SuggestionServer(LanguageServer):
         for task in self._tasks:
             task.cancel()
         self.next_edits.close()
-        if self._predictor:
-            self._predictor.close()
+        self._predictor.close()
         await self._generator.close()
         self._completer.close()
         self._context.close()
@@ -250,17 +248,14 @@ class SuggestionServer(LanguageServer):
     def _describe(self, uri: str) -> dict[str, Any]:
         return self._context.describe(uri) | {"document": f"{os.getpid()} {id(self)} {uri}"[:4096]}
 
-    async def _predict(self, uri: str, text: Mapping[str, str], diffs: Sequence[str]) -> Sequence[PredictedChange]:
+    async def _predict(self, uri: str, text: Mapping[str, str], diffs: Sequence[str]) -> Sequence[LineChange]:
         """Return the changes that the engine predicts after edits of a document."""
         described = self._context.describe(uri)
         others = [one for one in described["context"] if (one["kind"], one["name"]) != ("edit", described["path"])]
         edits = [{"kind": "edit", "name": described["path"], "text": diff} for diff in diffs]
-        body = {**described, **text, "context": [*others, *edits]}
-        if self._predictor:
-            async with aclosing(self._predictor.complete(body)) as events:
-                async for event in events:
-                    return event.get("changes", [])
-        return []
+        body = {**described, **text, "context": [*others, *edits], "mode": "edit"}
+        async with aclosing(self._predictor.complete(body)) as events:
+            return [change async for event in events for change in event.get("changes", ())]
 
     async def _push(
         self, document: Document, version: int, position: types.Position, target: ItemTarget, offer: SuggestionOffer

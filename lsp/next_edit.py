@@ -12,12 +12,11 @@ from typing import Any
 
 from lsprotocol import types
 
-from localdflash.code.next_edit.line_changes import LineChange, diff_of
+from localdflash.code.next_edit.line_changes import LineChange, Replacement, diff_of
 from localdflash.code.next_edit.propose import Proposer
 from localdflash.code.next_edit.source import LANGUAGES
-from localdflash.code.next_edit.trail import EditTrail, Position
+from localdflash.code.next_edit.trail import EditTrail
 from localdflash.lsp.document import Document, LineColumn, line_feeds
-from localdflash.lsp.engine_completer import PredictedChange
 from localdflash.text.syntax import language_of
 
 METHOD = "localdflash/didUpdateNextEdit"
@@ -27,9 +26,8 @@ MODEL_LINES = 200  # lines before and after the cursor that a model may see
 
 Send = Callable[[str, Any], None]
 Spawn = Callable[[Coroutine[Any, Any, object]], asyncio.Task[Any]]
-Predict = Callable[
-    [str, Mapping[str, str], Sequence[str]], Awaitable[Sequence[PredictedChange]]
-]  # uri, text, diffs of edits
+# Predicts changes by the URI of a document, the text around the cursor, and diffs of the latest edits.
+Predict = Callable[[str, Mapping[str, str], Sequence[str]], Awaitable[Sequence[LineChange]]]
 
 
 class _TrackedDocument:
@@ -109,7 +107,7 @@ class NextEdits:
         if proposed:
             proposal, source = proposed
             start, end = (source.line_and_column(offset) for offset in (proposal.start, proposal.end))
-            self._offer(document, tracked, (start, end, proposal.text), source.apply(proposal), proposal.pattern)
+            self._offer(document, (start, end, proposal.text), source.apply(proposal), proposal.pattern)
         elif self.has_model:
             tracked.request = self._spawn(self._ask_model(document, tracked, steps))  # the next change cancels it
 
@@ -122,23 +120,17 @@ class NextEdits:
         changes = await self._predict(document.uri, text, [diff_of(*pair) for pair in pairwise(steps)])
         if not changes:
             return
-        nearest = min(changes, key=lambda change: abs(first + change["start"] - line))
-        change = LineChange(first + nearest["start"], first + nearest["end"], tuple(nearest["lines"]))
+        nearest = min(changes, key=lambda change: abs(first + change.start - line))
+        change = nearest._replace(start=first + nearest.start, end=first + nearest.end)
         replaced = tuple(lines[change.start : change.end])
         accepted = "\n".join([*lines[: change.start], *change.lines, *lines[change.end :]])
-        self._offer(document, tracked, change.range_in(lines), accepted, (replaced, change.lines))
+        self._offer(document, change.range_in(lines), accepted, (replaced, change.lines))
 
-    def _offer(
-        self,
-        document: Document,
-        tracked: _TrackedDocument,
-        replacement: tuple[Position, Position, str],
-        accepted: str,
-        pattern: Hashable,
-    ) -> None:
+    def _offer(self, document: Document, edit: Replacement, accepted: str, pattern: Hashable) -> None:
         """Send a proposal, unless the user rejected its pattern before."""
-        if tracked.trail.offer(pattern, accepted):
-            start, end, text = replacement
-            edit = types.TextEdit(document.range(LineColumn(*start), LineColumn(*end)), text)
+        if self._tracked[document.uri].trail.offer(pattern, accepted):
+            start, end, text = edit
             where = types.VersionedTextDocumentIdentifier(version=document.version, uri=document.uri)
-            self._send(METHOD, {"textDocument": where, "edit": edit})
+            range_ = document.range(LineColumn(*start), LineColumn(*end))
+            new = types.TextEdit(range_, text.replace("\n", document.line_ending(start[0])))
+            self._send(METHOD, {"textDocument": where, "edit": new})

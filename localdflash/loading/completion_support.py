@@ -3,7 +3,7 @@
 from localdflash.base.errors import ModelError
 from localdflash.models.registry.registry import load_registry
 from localdflash.models.weights.gguf import GGUFHeader, read_header
-from localdflash.text.edit_formats import detect_edit_format, edit_format_of
+from localdflash.text.edit_formats import detect_edit_format
 from localdflash.text.fim_formats import detect, format_of
 
 
@@ -12,8 +12,6 @@ def require_completion(spec: str) -> None:
     pair = load_registry().resolve(spec)
     if pair.fim:
         format_of(pair.fim)
-    if pair.next_edit:
-        edit_format_of(pair.next_edit)
     if pair.fim or pair.next_edit or not pair.target.path.is_file():
         return
     vocabulary = _HeaderVocabulary(read_header(pair.target.path))

@@ -19,7 +19,8 @@ from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.models.running_pair import Running
 from localdflash.models.weights.gguf import cached_headers, read_header
 from localdflash.models.weights.split import stats_of
-from localdflash.text.edit_formats import EditFormat, detect_edit_format, edit_format_of
+from localdflash.text.edit_formats import FORMATS as EDIT_FORMATS
+from localdflash.text.edit_formats import EditFormat, detect_edit_format
 from localdflash.text.fim_formats import FimFormat, detect, format_of
 from localdflash.text.tokenizer import Tokenizer
 
@@ -97,7 +98,7 @@ class LoadedPair:
     def edit_format(self) -> EditFormat | None:
         """Return the format of a target that predicts edits; None for any other target."""
         if self.files.next_edit:
-            return edit_format_of(self.files.next_edit)
+            return EDIT_FORMATS[self.files.next_edit]
         return None if self.files.fim else detect_edit_format(self.tokenizer, self.files.target.name)
 
     def before_close(self, wait: Callable[[], object]) -> None:

@@ -17,7 +17,6 @@ from localdflash.server.api import (
     complete_endpoint,
     control,
     llama_server_api,
-    next_edit_endpoint,
     openai_api,
     responses_api,
 )
@@ -50,7 +49,6 @@ ROUTES: dict[str, dict[str, Callable[..., Awaitable[Response]]]] = {
         "/v1/messages": anthropic_api.messages,
         "/v1/messages/count_tokens": anthropic_api.count_tokens,
         "/complete": complete_endpoint.complete,
-        "/next_edit": next_edit_endpoint.next_edit,
         "/infill": llama_server_api.infill,
         "/completion": llama_server_api.completion,
         "/tokenize": llama_server_api.tokenize,

@@ -6,17 +6,14 @@ sweepai/sweep-next-edit-1.5B and zed-industries/zeta-2.1.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from string import Formatter
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
-from localdflash.base.errors import ModelError, did_you_mean
 from localdflash.text.fim_formats import ModelFacts, model_names
-
-if TYPE_CHECKING:
-    from localdflash.text.tokenizer import Tokenizer
 
 MIN_BLOCK_LINES, MAX_BLOCK_LINES, SEARCHED_LINES = 6, 16, 5  # blocks of zeta-2.1's numbered markers
 _BLOCK_TAIL = re.compile(r"\s*(?:$|[])}]|(?:break|continue|return|throw|end);*\s*$)")  # a line that begins no block
@@ -29,8 +26,7 @@ class Template(str):
     __slots__ = ()
 
 
-@dataclass(frozen=True)
-class EditDiff:
+class EditDiff(NamedTuple):
     """Edit of a file: its name, and the lines of a unified diff."""
 
     name: str
@@ -43,16 +39,13 @@ class EditDiff:
 
 @dataclass(frozen=True)
 class EditRegion:
-    """Lines that a model may rewrite, and text around them. `cursor`: offset in `text`.
-
-    `before` ends with a line feed and `after` begins with one, if they are not empty.
-    """
+    """Lines that a model may rewrite, and text around them."""
 
     path: str
-    before: str
+    before: str  # empty, or ends with a line feed
     text: str
-    after: str
-    cursor: int
+    after: str  # empty, or begins with a line feed
+    cursor: int  # offset in `text`
     original: str  # the text before the latest edit
 
 
@@ -63,20 +56,16 @@ class EditFormat:
     name: str
     model_name: str  # pattern of the names of models with this format
     prompt: str
-    edit: str  # template of a recent edit
-    file: str = ""  # template of another file; "": other files are left out
-    files_end: str = ""  # text after other files, if there are any
-    edits_begin: str = ""  # text before recent edits, if there are any, between them and after them
-    edits_between: str = ""
-    edits_end: str = ""
+    edit: str  # a recent edit
+    file: str = ""  # another file; "": no other files
+    files: str = "{files}"  # all other files, if there are any
+    edits: str = "{edits}"  # all recent edits, if there are any
     cursor: str = ""  # marker of the cursor
     answer_end: str = ""  # text that ends every answer
     stops: tuple[str, ...] = ()  # tokens that end an answer, as `Tokenizer.ends` do
     has_blocks: bool = False  # numbered markers divide the region, and the answer rewrites some of its blocks
     max_lines: int = 1 << 30  # lines of the region on either side of the cursor's line
     max_chars: int = 1050  # characters of the region besides the cursor's line
-    context_chars: int = 450  # characters around the region
-    max_edits: int = 6  # recent edits
 
     @property
     def reserved(self) -> tuple[str, ...]:
@@ -84,10 +73,11 @@ class EditFormat:
         return tuple(filter(None, (self.cursor, self.answer_end, "<|marker_" if self.has_blocks else "")))
 
 
-_ZETA2_CURSOR = "<|user_cursor|>"
 _ZETA2 = "<[fim-suffix]>{after}\n<[fim-prefix]>{files}{edits}<filename>{path}\n{before}"
-_ZETA2_FILE, _ZETA2_EDIT = "<filename>{name}\n{text}", "--- a/{name}\n+++ b/{name}\n{diff}"
-_HISTORY = "<filename>edit_history\n"
+_ZETA2_PARTS = (
+    *("--- a/{name}\n+++ b/{name}\n{diff}", "<filename>{name}\n{text}"),
+    *("{files}\n", "<filename>edit_history\n{edits}\n", "<|user_cursor|>"),
+)
 FORMATS: dict[str, EditFormat] = {
     form.name: form
     for form in (
@@ -101,13 +91,12 @@ FORMATS: dict[str, EditFormat] = {
             stops=("<|file_sep|>", "<|endoftext|>"),
             max_lines=10,
             max_chars=4000,
-            max_edits=3,
         ),
         EditFormat(
             "zeta-2.1",
             r"(?<![a-z])zeta[-_ ]?2[._-]1(?!\d)",
             _ZETA2 + "{region}\n<[fim-middle]>",
-            *(_ZETA2_EDIT, _ZETA2_FILE, "\n", _HISTORY, "", "\n", _ZETA2_CURSOR),
+            *_ZETA2_PARTS,
             stops=("<[end▁of▁sentence]>",),
             has_blocks=True,
         ),
@@ -115,7 +104,7 @@ FORMATS: dict[str, EditFormat] = {
             "zeta-2",
             r"(?<![a-z])zeta[-_ ]?2(?![._-]1(?!\d)|\.?\d)",
             _ZETA2 + "<<<<<<< CURRENT\n{lines}=======\n<[fim-middle]>",
-            *(_ZETA2_EDIT, _ZETA2_FILE, "\n", _HISTORY, "", "\n", _ZETA2_CURSOR),
+            *_ZETA2_PARTS,
             answer_end=">>>>>>> UPDATED",
         ),
         EditFormat(
@@ -123,11 +112,10 @@ FORMATS: dict[str, EditFormat] = {
             r"(?<![a-z])zeta(?![a-z]|[-_ ]?\d)",
             "### Instruction:\nYou are a code completion assistant and your task is to analyze user edits and then "
             "rewrite an excerpt that the user provides, suggesting the appropriate edits within the excerpt, taking "
-            "into account the cursor location.\n\n### User Edits:\n\n{edits}\n\n### User Excerpt:\n\n```{path}\n"
+            "into account the cursor location.\n\n### User Edits:{edits}\n\n### User Excerpt:\n\n```{path}\n"
             "{file_start}{before}<|editable_region_start|>\n{region}\n<|editable_region_end|>{after}\n```\n\n"
             "### Response:\n<|editable_region_start|>\n",  # the model's answers begin with the last line
-            "User edited {name}:\n```diff\n{diff}```",
-            edits_between="\n\n",
+            "\n\nUser edited {name}:\n```diff\n{diff}```",
             cursor="<|user_cursor_is_here|>",
             answer_end="<|editable_region_end|>",
         ),
@@ -135,56 +123,33 @@ FORMATS: dict[str, EditFormat] = {
 }
 
 
-def edit_format_of(name: str) -> EditFormat:
-    """Return the format with this name from a registry entry; ModelError if there is none."""
-    if name in FORMATS:
-        return FORMATS[name]
-    hint = did_you_mean(name, FORMATS) or f" (expected one of {', '.join(FORMATS)})"
-    raise ModelError(f"next_edit = {name!r}: unknown format{hint}")
-
-
 def detect_edit_format(model: ModelFacts, file_name: str) -> EditFormat | None:
     """Return the format that the names in a model's metadata, or else its file's name, suggest; None if none does."""
-    for names in (model_names(model), file_name.lower()):
-        if form := next((form for form in FORMATS.values() if re.search(form.model_name, names)), None):
-            return form
-    return None
+    names = (model_names(model), file_name.lower())
+    found = (form for name in names for form in FORMATS.values() if re.search(form.model_name, name))
+    return next(found, None)
 
 
 def render(
     form: EditFormat, region: EditRegion, files: Sequence[tuple[str, str]], edits: Sequence[EditDiff]
 ) -> list[str]:
     """Return the prompt as code and `Template`s. `files`: name and text; `edits`: the latest is the last."""
-    values: Mapping[str, Sequence[str]] = {
-        "path": [region.path],
-        "before": [region.before],
-        "after": [region.after],
-        "original": [_lines(region.original)],
-        "region": [*_mark(form, region)],
-        "lines": [*_mark(form, region), "" if region.text.endswith("\n") else "\n"],
-        "file_start": [] if region.before else [Template("<|start_of_file|>\n")],
-        "files": [part for name, text in files for part in _fill(form.file, name=[name], text=[_lines(text)])],
-        "edits": [],
-    }
-    shown: list[str] = []
+    file_parts, edit_parts, marked = list[str](), list[str](), [*_mark(form, region)]
+    for name, text in files:
+        file_parts += _fill(form.file, name=[name], text=[_lines(text)])
     for edit in edits:
         sides = {"diff": [_lines(edit.diff)], "old": [edit.side("-")], "new": [edit.side("+")]}
-        shown += [
-            Template(form.edits_between if shown else form.edits_begin),
-            *_fill(form.edit, name=[edit.name], **sides),
-        ]
-    values = {**values, "edits": [*shown, Template(form.edits_end if shown else "")]}
-    values["files"] = [*values["files"], Template(form.files_end if values["files"] else "")]
+        edit_parts += _fill(form.edit, name=[edit.name], **sides)
+    values = {
+        **{name: [getattr(region, name)] for name in ("path", "before", "after")},
+        "original": [_lines(region.original)],
+        "region": marked,
+        "lines": [*marked, "" if region.text.endswith("\n") else "\n"],
+        "file_start": [] if region.before else [Template("<|start_of_file|>\n")],
+        "files": [*_fill(form.files, files=file_parts)] if file_parts else [],
+        "edits": [*_fill(form.edits, edits=edit_parts)] if edit_parts else [],
+    }
     return [*_fill(form.prompt, **values)]
-
-
-def encode_prompt(tokenizer: "Tokenizer", parts: Sequence[str]) -> list[int]:
-    """Return the ids of a prompt with BOS, if the vocabulary adds it."""
-    from localdflash.text.chat_template import encode_parts
-
-    split = (tokenizer.split_markers(part) if isinstance(part, Template) else [part] for part in parts)
-    bos = tokenizer.bos()
-    return [*([] if bos is None else [bos]), *encode_parts(tokenizer, (part for some in split for part in some))]
 
 
 def parse(form: EditFormat, region: str, answer: str) -> str | None:
@@ -201,16 +166,13 @@ def parse(form: EditFormat, region: str, answer: str) -> str | None:
 
 
 def _parse_blocks(region: str, text: str) -> str | None:
-    first, *pairs = _NUMBERED.split(text)
-    numbers, blocks = [int(number) for number in pairs[::2]], pairs[1::2]
-    offsets = block_offsets(region)
-    if first or len(numbers) < 2 or not 1 <= numbers[0] <= numbers[-1] <= len(offsets) or blocks.pop().strip():
+    head, *pairs = _NUMBERED.split(text)
+    numbers, blocks, offsets = [int(number) for number in pairs[::2]], pairs[1::2], block_offsets(region)
+    first, last = (numbers[0], numbers[-1]) if len(numbers) > 1 else (0, 0)
+    is_ordered = numbers == [*range(first, last + 1)] or (numbers == [first, first] and not blocks[0])
+    if head or not is_ordered or not 1 <= first <= last <= len(offsets) or blocks.pop().strip():
         return None
-    if numbers == [numbers[0]] * 2 and not blocks[0]:
-        return region
-    if numbers != [*range(numbers[0], numbers[-1] + 1)]:
-        return None
-    return region[: offsets[numbers[0] - 1]] + "".join(blocks) + region[offsets[numbers[-1] - 1] :]
+    return region[: offsets[first - 1]] + "".join(blocks) + region[offsets[last - 1] :]
 
 
 def block_offsets(text: str) -> list[int]:
@@ -234,18 +196,15 @@ def block_offsets(text: str) -> list[int]:
 
 def _mark(form: EditFormat, region: EditRegion) -> Iterator[str]:
     """Yield the region with the cursor's marker and with numbered markers, if the format has them."""
-    offsets = block_offsets(region.text) if form.has_blocks else [0, len(region.text)]
-    unmarked = region.cursor if form.cursor else -1  # offset of the cursor until its marker is written
-    for number, (start, end) in enumerate(pairwise(offsets), 1):
-        if form.has_blocks:
-            yield Template(f"<|marker_{number}|>")
-        if 0 <= unmarked <= end:
-            yield from (region.text[start:unmarked], Template(form.cursor), region.text[unmarked:end])
-            unmarked = -1
-        else:
-            yield region.text[start:end]
-    if form.has_blocks:
-        yield Template(f"<|marker_{len(offsets)}|>")
+    offsets = block_offsets(region.text) if form.has_blocks else []
+    marks = [(offset, Template(f"<|marker_{number}|>")) for number, offset in enumerate(offsets, 1)]
+    before_cursor = max(bisect_left(offsets, region.cursor), 1)  # the cursor belongs to the earlier block
+    marks.insert(before_cursor, (region.cursor, Template(form.cursor)))
+    at = 0
+    for offset, mark in marks:
+        yield from (region.text[at:offset], mark)
+        at = offset
+    yield region.text[at:]
 
 
 def _fill(template: str, **values: Sequence[str]) -> Iterator[str]:

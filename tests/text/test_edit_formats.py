@@ -1,15 +1,12 @@
 """Prompts and answers of next-edit models, as they are published (see `edit_formats`)."""
 
-from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.base.errors import ModelError
 from localdflash.text.edit_formats import (
     FORMATS,
     MAX_BLOCK_LINES,
@@ -18,12 +15,9 @@ from localdflash.text.edit_formats import (
     EditRegion,
     block_offsets,
     detect_edit_format,
-    edit_format_of,
-    encode_prompt,
     parse,
     render,
 )
-from localdflash.text.tokenizer import Tokenizer
 
 REGION = EditRegion(
     "src/a.py", "import b\n\n", "def f(w):\n    return width", "\n\nf(1)", 10, "def f(width):\n    return width"
@@ -177,15 +171,6 @@ def test_what_is_missing_is_left_out() -> None:
     assert "```a.py\n<|start_of_file|>\n<|editable_region_start|>\nx\n<|user_cursor_is_here|>\n" in prompts["zeta"]
 
 
-def test_markers_are_tokens_and_code_is_not(make_vocabulary: Callable[..., Path]) -> None:
-    vocabulary = make_vocabulary(dict.fromkeys(["<|endoftext|>", "<s>", "<|file_sep|>"], 3), bos="<s>")
-    tokenizer = Tokenizer.load(vocabulary)
-    region = EditRegion("a.py", "", "x = '<|file_sep|>'", "", 0, "x = '<|file_sep|>'")
-    ids = encode_prompt(tokenizer, render(FORMATS["sweep"], region, [], []))
-    assert ids.count(tokenizer.special("<|file_sep|>")) == 3
-    assert ids[0] == tokenizer.special("<s>")
-
-
 @pytest.mark.parametrize("name", FORMATS)
 def test_answers(name: str) -> None:
     assert parse(FORMATS[name], REGION.text, ANSWERS[name]) == UPDATED
@@ -254,9 +239,3 @@ def test_blocks_are_whole_lines(text: str) -> None:
 def test_names_tell_the_format(names: dict[str, str], file: str, expected: str | None) -> None:
     form = detect_edit_format(Mock(metadata=names.get), file)
     assert (form and form.name) == expected
-
-
-def test_an_entry_names_a_format() -> None:
-    assert edit_format_of("zeta-2") is FORMATS["zeta-2"]
-    with pytest.raises(ModelError, match=r"next_edit = 'zeta-3': unknown format, did you mean 'zeta-2'|unknown format"):
-        edit_format_of("zeta-3")

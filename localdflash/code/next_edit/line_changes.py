@@ -1,16 +1,17 @@
 """Changes of whole lines: the edit of a document that makes one, and the diff of two texts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from localdflash.code.next_edit.source import difference
 from localdflash.code.next_edit.trail import Position
 
 CONTEXT_LINES = 3  # lines around an edit in its diff
 
+Replacement = tuple[Position, Position, str]  # start and end of replaced text, and the new text
 
-@dataclass(frozen=True, slots=True)
-class LineChange:
+
+class LineChange(NamedTuple):
     """Replacement of the lines from `start` to before `end` by `lines`, which have no line ends.
 
     A change never removes all lines: the empty text is one empty line.
@@ -20,7 +21,7 @@ class LineChange:
     end: int
     lines: tuple[str, ...]
 
-    def range_in(self, lines: Sequence[str]) -> tuple[Position, Position, str]:
+    def range_in(self, lines: Sequence[str]) -> Replacement:
         """Return start and end of the replaced text in a document, and the new text, minimal if it is one line."""
         text, last = "\n".join(self.lines), self.end - 1
         if self.start < self.end and self.lines:

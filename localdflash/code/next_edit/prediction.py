@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from localdflash.base.errors import ContextOverflow
 from localdflash.code.context.context import ContextPiece
 from localdflash.code.next_edit.line_changes import LineChange
 from localdflash.engine.generate import Request
-from localdflash.engine.sampling_params import SamplingParams
-from localdflash.text.edit_formats import EditDiff, EditFormat, EditRegion, encode_prompt, parse, render
+from localdflash.text.chat_template import encode_parts
+from localdflash.text.edit_formats import EditDiff, EditFormat, EditRegion, Template, parse, render
 from localdflash.text.tokenizer import Tokenizer
 
 MAX_PROMPT_CHARS = 11_000  # about the 4096 tokens that Zed's models were trained with
 MAX_REGION_CHARS = 5_000  # larger because of a long line at the cursor: no prediction
-MAX_EDIT_CHARS = 2_000  # longer edits are left out of the prompt
+CONTEXT_CHARS = 450  # characters around the region
+MAX_EDIT_CHARS, MAX_EDITS = 2_000, 6  # recent edits in the prompt
 SPARE_TOKENS = 200  # tokens of an answer beyond those of the region
 
 
@@ -41,70 +41,59 @@ class EditPrompt:
 
 
 def plan_prediction(
-    form: EditFormat,
-    tokenizer: Tokenizer,
-    context: int,
-    path: str,
-    before: str,
-    after: str,
-    pieces: Sequence[ContextPiece],
+    form: EditFormat, tokenizer: Tokenizer, path: str, before: str, after: str, pieces: Sequence[ContextPiece]
 ) -> EditPrompt | None:
     """Return the prompt for a cursor between two texts; None for a long line or a line that spells a marker.
 
-    `pieces`: code from elsewhere, and recent edits as diffs, the latest last. ContextOverflow if it does not fit.
+    `pieces`: code from elsewhere, and recent edits as diffs, the latest last.
     """
     edits = [EditDiff(piece.name, piece.text) for piece in pieces if piece.kind == "edit"]
     region, first_line = _region(form, path, before, after, edits)
     if len(region.text) > MAX_REGION_CHARS or any(mark in region.text for mark in form.reserved):
         return None
     room = MAX_PROMPT_CHARS - sum(map(len, (region.before, region.text, region.after, region.original)))
-    shown = list[EditDiff]()
-    for edit in reversed(edits):
-        if len(shown) < form.max_edits and len(edit.diff) <= min(room, MAX_EDIT_CHARS):
+    shown, files = list[EditDiff](), list[tuple[str, str]]()
+    for edit in reversed(edits[-MAX_EDITS:]):
+        if len(edit.diff) <= min(room, MAX_EDIT_CHARS):
             shown.insert(0, edit)
             room -= len(edit.diff)
-    files = list[tuple[str, str]]()
     for piece in sorted(pieces, key=lambda piece: -piece.weight):
-        if form.file and piece.kind != "edit" and len(piece.text) <= room:
+        if piece.kind != "edit" and len(piece.text) <= room:
             files.insert(0, (piece.name, piece.text))
             room -= len(piece.text)
-    ids = encode_prompt(tokenizer, render(form, region, files, shown))
+    split = (
+        tokenizer.split_markers(part) if isinstance(part, Template) else [part]
+        for part in render(form, region, files, shown)
+    )  # fmt: skip
+    bos = tokenizer.bos()
+    ids = [*([] if bos is None else [bos]), *encode_parts(tokenizer, (part for parts in split for part in parts))]
+    stops = filter(tokenizer.has_special, form.stops)
     max_tokens = len(tokenizer.encode(region.text)) + SPARE_TOKENS
-    if len(ids) + max_tokens > context:
-        raise ContextOverflow(f"a context of {context} tokens is too short to predict edits with")
-    stops = filter(tokenizer.has_special, (*form.stops, form.answer_end))
-    ends = tokenizer.ends.union(map(tokenizer.special, stops))
-    return EditPrompt(form, region, first_line, Request(ids, max_tokens, SamplingParams(), ends))
+    request = Request(ids, max_tokens, ends=tokenizer.ends.union(map(tokenizer.special, stops)))
+    return EditPrompt(form, region, first_line, request)
 
 
 def _region(form: EditFormat, path: str, before: str, after: str, edits: Sequence[EditDiff]) -> tuple[EditRegion, int]:
     """Return the region around a cursor, and the number of its first line."""
     lines, at = (before + after).split("\n"), before.count("\n")
     start, end = _grow(lines, at, at + 1, form.max_lines, form.max_chars)
-    first, last = _grow(lines, start, end, len(lines), form.context_chars)
+    first, last = _grow(lines, start, end, len(lines), CONTEXT_CHARS)
     text = "\n".join(lines[start:end])
     cursor = sum(len(line) + 1 for line in lines[start:at]) + len(before) - before.rfind("\n") - 1
     original = _before_edit(text, cursor, edits[-1]) if edits and edits[-1].name == path else text
-    above, below = (lines[first:start], lines[end:last])
-    region = EditRegion(
-        path, "".join(f"{line}\n" for line in above), text, "".join(f"\n{line}" for line in below), cursor, original
-    )
-    return region, start
+    above, below = "".join(f"{line}\n" for line in lines[first:start]), "".join(f"\n{line}" for line in lines[end:last])
+    return EditRegion(path, above, text, below, cursor, original), start
 
 
-def _grow(lines: Sequence[str], start: int, end: int, max_lines: int, max_chars: int) -> tuple[int, int]:
-    """Return a range of lines extended on both sides, one line at a time, by `max_lines` each and `max_chars`."""
-    room = max_chars
-    for _ in range(max_lines):
-        before = (start, end)
+def _grow(lines: Sequence[str], start: int, end: int, max_lines: int, room: int) -> tuple[int, int]:
+    """Return a range of lines extended on both sides, by at most `max_lines` each and `room` characters together."""
+    for _ in range(min(max_lines, len(lines))):
         if start and len(lines[start - 1]) < room:
             start -= 1
             room -= len(lines[start]) + 1
         if end < len(lines) and len(lines[end]) < room:
             room -= len(lines[end]) + 1
             end += 1
-        if before == (start, end):
-            break
     return start, end
 
 

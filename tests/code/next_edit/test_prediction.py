@@ -1,17 +1,21 @@
+# ruff: noqa: F811
 """Next edits by a model: regions, prompts, and the changes of answers."""
+
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.base.errors import ContextOverflow
 from localdflash.code.context.context import ContextPiece
 from localdflash.code.next_edit.line_changes import LineChange, diff_of
-from localdflash.code.next_edit.prediction import MAX_PROMPT_CHARS, EditPrompt, plan_prediction
+from localdflash.code.next_edit.prediction import CONTEXT_CHARS, MAX_PROMPT_CHARS, EditPrompt, plan_prediction
 from localdflash.engine.generate import Request
 from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.text.edit_formats import FORMATS, EditDiff, EditRegion
 from localdflash.text.tokenizer import Tokenizer
+from tests.text.conftest import make_vocabulary, oracle  # noqa: F401
 
 LINES = st.lists(st.sampled_from(["", "a", "b", "  ab", "é", "😋b"]), min_size=1, max_size=12)
 SWEEP, ZETA2 = FORMATS["sweep"], FORMATS["zeta-2"]
@@ -23,7 +27,7 @@ def tokenizer() -> Tokenizer:
 
 
 def plan(tokenizer: Tokenizer, before: str, after: str, *pieces: ContextPiece, name: str = "sweep") -> EditPrompt:
-    prompt = plan_prediction(FORMATS[name], tokenizer, 100_000, "a.py", before, after, pieces)
+    prompt = plan_prediction(FORMATS[name], tokenizer, "a.py", before, after, pieces)
     assert prompt
     return prompt
 
@@ -90,7 +94,7 @@ def test_the_region_is_around_the_cursor(tokenizer: Tokenizer) -> None:
     assert ZETA2.max_chars - 20 < len(zeta.region.text) <= ZETA2.max_chars + len("line 100")
     assert zeta.region.before + zeta.region.text + zeta.region.after in f"{text}\n"
     assert zeta.region.text[zeta.region.cursor :].startswith(" 100\n")
-    assert 300 < len(zeta.region.before + zeta.region.after) <= ZETA2.context_chars
+    assert 300 < len(zeta.region.before + zeta.region.after) <= CONTEXT_CHARS
 
 
 def test_the_original_is_the_region_before_the_latest_edit(tokenizer: Tokenizer) -> None:
@@ -112,20 +116,26 @@ def test_the_original_is_the_region_before_the_latest_edit(tokenizer: Tokenizer)
 
 
 def test_what_is_shown_besides(tokenizer: Tokenizer) -> None:
-    edits = [ContextPiece("edit", "b.py", f"@@ -1,1 +1,1 @@\n-{number}\n+{number}\n") for number in range(5)]
+    edits = [ContextPiece("edit", "b.py", f"@@ -1,1 +1,1 @@\n-{number}\n+{number}\n") for number in range(8)]
     large = ContextPiece("open", "large.py", "x" * MAX_PROMPT_CHARS, 1.0)
     small = ContextPiece("definition", "small.py", "def f():", 0.5)
     ids = plan(tokenizer, "x", "", small, large, *edits).request.ids
     text = tokenizer.spell(list(ids)).decode()
     assert "small.py\ndef f():\n" in text
     assert "large.py" not in text
-    assert [number for number in range(5) if f"original:\n{number}\n" in text] == [2, 3, 4]
+    assert [number for number in range(8) if f"original:\n{number}\n" in text] == [2, 3, 4, 5, 6, 7]
 
 
-def test_code_that_spells_a_marker_and_small_contexts_are_refused(tokenizer: Tokenizer) -> None:
+def test_code_that_spells_a_marker_and_long_lines_are_refused(tokenizer: Tokenizer) -> None:
     text = "x = '<|user_cursor|>'"
-    assert plan_prediction(ZETA2, tokenizer, 100_000, "a.py", text, "", []) is None
-    assert plan_prediction(SWEEP, tokenizer, 100_000, "a.py", text, "", [])
-    assert plan_prediction(SWEEP, tokenizer, 100_000, "a.py", "x" * 5_001, "", []) is None
-    with pytest.raises(ContextOverflow, match="128 tokens is too short to predict"):
-        plan_prediction(SWEEP, tokenizer, 128, "a.py", text, "", [])
+    assert plan_prediction(ZETA2, tokenizer, "a.py", text, "", []) is None
+    assert plan_prediction(SWEEP, tokenizer, "a.py", text, "", [])
+    assert plan_prediction(SWEEP, tokenizer, "a.py", "x" * 5_001, "", []) is None
+
+
+def test_markers_are_tokens_and_code_is_not(make_vocabulary: Callable[..., Path]) -> None:
+    vocabulary = make_vocabulary(dict.fromkeys(["<|endoftext|>", "<s>", "<|file_sep|>"], 3), bos="<s>")
+    special = Tokenizer.load(vocabulary)
+    ids = plan(special, "x = '<|file_sep|>'", "").request.ids
+    assert ids.count(special.special("<|file_sep|>")) == 3
+    assert ids[0] == special.special("<s>")

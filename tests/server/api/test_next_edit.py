@@ -1,4 +1,4 @@
-"""POST /next_edit with scripted answers: the changes, what is refused, and drafts that copy the region."""
+"""POST /complete in mode `edit`, with scripted answers: changes, refusals, and drafts that copy the region."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ BODY = {
     "prefix": TEXT[:AT],
     "suffix": TEXT[AT:],
     "context": [{"kind": "edit", "name": "a.py", "text": diff_of(OLD, TEXT)}],
-    "stream": False,
+    "mode": "edit",
 }
 SPECIALS = {
     "sweep-next-edit-1.5b": ["<|endoftext|>", "<|file_sep|>"],
@@ -29,7 +29,13 @@ SPECIALS = {
     "zeta-2.1": ["<[end▁of▁sentence]>", "<[fim-suffix]>", "<[fim-prefix]>", "<[fim-middle]>", "<filename>"],
     "zeta": ["<|endoftext|>"],
 }
-CHANGE = {"start": 9, "end": 10, "lines": ["    return w * 2"]}
+CHANGE = [9, 10, ["    return w * 2"]]  # first line, the line after the last, new lines
+
+
+def predicted(client: Any, **change: Any) -> Any:
+    """Return the only event."""
+    (event,) = plain_events(client.post("/complete", {**BODY, **change}).text)
+    return event
 
 
 def between(text: str, start: str, end: str) -> str:
@@ -79,12 +85,10 @@ def serving(make_vocabulary: MakeVocabulary) -> Callable[..., Any]:
 @pytest.mark.parametrize("name", ANSWERS)
 def test_the_changes_of_every_format_and_drafts_from_the_prompt(serving: Any, name: str) -> None:
     with serving(name, ANSWERS[name]) as client:
-        told = client.post("/next_edit", BODY).json()
-        assert (told["changes"], told["finish"]) == ([CHANGE], "stop"), told
+        told = predicted(client)
+        assert (told["changes"], told["finish"], told["stop"]) == ([CHANGE], "stop", True), told
         assert told["timings"]["steps_by_drafter"].get("lookup")
         assert told["tau"] > 2
-        streamed = plain_events(client.post("/next_edit", {**BODY, "stream": True}).text)
-        assert [event["changes"] for event in streamed] == [[CHANGE]]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +102,7 @@ def test_the_changes_of_every_format_and_drafts_from_the_prompt(serving: Any, na
 )
 def test_what_does_not_parse_changes_nothing(serving: Any, name: str, answer: list[str], finish: str) -> None:
     with serving(name, lambda _: answer) as client:
-        told = client.post("/next_edit", BODY).json()
+        told = predicted(client)
         assert (told["changes"], told["finish"]) == ([], finish)
 
 
@@ -108,10 +112,9 @@ def test_completions_are_left_to_next_edits(serving: Any) -> None:
         assert (event["text"], event["finish"], event["stop"]) == ("", "next_edit", True)
         refused = client.post("/complete", {"prefix": "x = ", "stream": False})
         assert (refused.status_code, "predicts edits" in refused.text) == (400, True)
-        marked = {**BODY, "prefix": "x = '<|user_cursor|>'"}
-        assert client.post("/next_edit", marked).json()["finish"] == "refused"
+        assert predicted(client, prefix="x = '<|user_cursor|>'")["finish"] == "refused"
 
 
 def test_a_model_that_fills_in_predicts_no_edits(client: Any) -> None:
-    refused = client.post("/next_edit", BODY)
+    refused = client.post("/complete", BODY)
     assert (refused.status_code, "embedded does not predict edits" in refused.text) == (400, True)
