@@ -69,3 +69,17 @@ def test_the_registry_entry_has_precedence(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="did you mean 'prefix'"):
         require_completion("mine")
     require_completion("qwen3-8b")  # its file is not here
+
+
+def test_next_edit_models_complete(tmp_path: Path) -> None:
+    """By an entry, by the name in the header, or by the file's name; another format of theirs is refused."""
+    named = write_header(tmp_path / "m.gguf", "a", *FORMATS["seed"].markers, name="Zeta 2.1")
+    unnamed = write_header(tmp_path / "sweep-next-edit-1.5b.gguf", "a", *QWEN)
+    config_folder().mkdir(parents=True)
+    entry = ENTRY.replace("fim = ", "next_edit = ")
+    (config_folder() / "models.toml").write_text(entry.format("sweep", write_header(tmp_path / "x.gguf", "a")))
+    assert all(map(supports_completion, (str(named), str(unnamed), "mine")))
+    (config_folder() / "models.toml").unlink()
+    other = write_header(tmp_path / "other.gguf", "a", *QWEN, name="Sweep Next Edit V2 7B")
+    with pytest.raises(ModelError, match="predicts edits and does not fill in"):
+        require_completion(str(other))
