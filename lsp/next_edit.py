@@ -124,7 +124,8 @@ class NextEdits:
         change = nearest._replace(start=first + nearest.start, end=first + nearest.end)
         replaced = tuple(lines[change.start : change.end])
         accepted = "\n".join([*lines[: change.start], *change.lines, *lines[change.end :]])
-        self._offer(document, change.range_in(lines), accepted, (replaced, change.lines))
+        if accepted not in steps:  # else it undoes the user's latest edits
+            self._offer(document, change.range_in(lines), accepted, (replaced, change.lines))
 
     def _offer(self, document: Document, edit: Replacement, accepted: str, pattern: Hashable) -> None:
         """Send a proposal, unless the user rejected its pattern before."""

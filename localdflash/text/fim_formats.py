@@ -63,6 +63,7 @@ _PIPES = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 _NO_PIPES = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
 _NEXT_EDIT_NAMES = re.compile(r"\bzeta(?:\b|[-_ ]?\d)|\bsweep\b|\bnext[-_ ]edit\b")
 _EDITABLE_REGION = "<|editable_region_start|>"
+PREDICTS_EDITS = "the model predicts edits and does not fill in the middle; choose a code model trained for it"
 _QWEN_STOPS = ("<|endoftext|>", "<|im_end|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>")
 
 # In the order of detection: of formats with the same markers, the most specific comes first.
@@ -110,7 +111,7 @@ def detect(model: ModelFacts) -> FimFormat:
     """Return the format that fits a model's vocabulary and name; ModelError if none does, or for next-edit models."""
     model_name, architecture = ((model.metadata(f"general.{key}") or "").lower() for key in ("name", "architecture"))
     if is_next_edit_model(model_names(model)) or model.has_special(_EDITABLE_REGION):
-        raise ModelError("the model predicts edits and does not fill in the middle; choose a code model trained for it")
+        raise ModelError(PREDICTS_EDITS)
     for fim in FORMATS.values():
         needed = (*fim.markers, fim.family_token) if fim.family_token else fim.markers
         is_named = fim.model_name in model_name or (architecture != "" and fim.architecture == architecture)

@@ -1,17 +1,24 @@
 # ruff: noqa: F811
 """Next edits that a model predicts, over the wire: a language server, and a daemon whose target answers by script."""
 
+import asyncio
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from localdflash.base.files import paths
+from localdflash.code.next_edit.line_changes import LineChange
 from localdflash.engine.host_pair import HostPair
 from localdflash.lsp import next_edit
+from localdflash.lsp.document import Document, line_feeds
+from localdflash.lsp.next_edit import NextEdits
 from localdflash.server.sockets import prepare_folder
 from tests.lsp.test_next_edit import ON, edit, is_silent, received
 from tests.lsp.wire import Wire, change, connected, in_thread, notification, opening, serving_on_socket
@@ -110,3 +117,40 @@ def test_the_next_key_cancels_the_request(start: Start, monkeypatch: pytest.Monk
     edit(server, 3, change((300, 10), (300, 10), "x"), uri=URI)
     assert received(server)["textDocument"]["version"] == 3
     assert len(asked) == 2
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from(["a", "b\r\n", "c\n", "\n"]), min_size=1, max_size=6), st.data())
+def test_the_model_sees_the_whole_of_a_small_document(parts: list[str], data: st.DataObject) -> None:
+    """After any change. The proposed change has the document's line ends."""
+
+    async def edit_once() -> None:
+        sent, seen, tasks = list[Any](), list[Any](), list[asyncio.Task[Any]]()
+
+        def spawn(work: Any) -> asyncio.Task[Any]:
+            tasks.append(asyncio.create_task(work))
+            return tasks[-1]
+
+        async def predict(_: str, text: Any, diffs: Any) -> list[LineChange]:
+            seen.append((text["prefix"] + text["suffix"], len(diffs)))
+            return [LineChange(0, 0, ("new", "lines"))]
+
+        edits = NextEdits(lambda _, params: sent.append(params), spawn, lambda _: True, predict)
+        edits.has_model = True
+        document = Document(URI, "".join(parts), 1, language="ruby")
+        edits.opened(document)
+        places = st.builds(document.position, st.integers(0, 6), st.sampled_from([0, 99]))
+        start, stop = sorted((data.draw(places), data.draw(places)))
+        before = document.text
+        edits.edited(document, *document.replace(start, stop, data.draw(st.sampled_from(["", "x", "x\ny"]))))
+        edits.changed(document)
+        await asyncio.sleep(0.005)
+        for task in tasks:  # more are added
+            await task
+        text = line_feeds(document.text)
+        assert seen == ([(text, 1)] if text != line_feeds(before) else [])
+        ending = "\r\n" if document.text.partition("\n")[0].endswith("\r") else "\n"
+        assert [one["edit"].new_text for one in sent] == [f"new{ending}lines{ending}"] * len(seen)
+
+    with patch.object(next_edit, "PAUSE_SECONDS", 0):
+        asyncio.run(edit_once())
