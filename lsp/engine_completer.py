@@ -12,6 +12,7 @@ import msgspec
 
 from localdflash.base.errors import EngineDisconnect, LocaldflashError
 from localdflash.base.files import paths
+from localdflash.code.next_edit.line_changes import LineChange
 from localdflash.server.address import Address
 from localdflash.server.client import ClientConnection
 from localdflash.server.engine_spec import EngineSpec
@@ -39,6 +40,7 @@ class Event(TypedDict):
     tokens: NotRequired[int]
     tau: NotRequired[float]  # tokens per verify step
     timings: NotRequired[Timings]
+    changes: NotRequired[list[LineChange]]  # of a predicted edit
 
 
 def decode_event(kind: type[EventT], data: bytes) -> EventT:

@@ -3,7 +3,8 @@
 import asyncio
 import os
 import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from pygls.exceptions import JsonRpcInvalidParams
 from pygls.lsp.server import LanguageServer
 
 from localdflash import __version__
+from localdflash.code.next_edit.line_changes import LineChange
 from localdflash.lsp.closers import closers_after, closes_again
 from localdflash.lsp.document import Document, LineColumn, line_feeds
 from localdflash.lsp.engine_completer import CompletionClient, DaemonCompleter, Event, Timings
@@ -23,7 +25,7 @@ from localdflash.lsp.next_edit import NextEdits
 from localdflash.lsp.protocol import DocumentProtocol
 from localdflash.lsp.request_context import EditorContext, path_of
 from localdflash.lsp.session import Cursor, Pulse, Session, SuggestionOffer
-from localdflash.lsp.suggestions import Generator
+from localdflash.lsp.suggestions import NEXT_EDIT, Generator
 from localdflash.lsp.typing_pace import RemotePace, TypingPace
 from localdflash.lsp.usage import FLUSH_SECONDS, KEPT_SECONDS, UsageEvent, UsageLog, position_kind
 from localdflash.server.engine_spec import EngineSpec
@@ -72,7 +74,10 @@ class SuggestionServer(LanguageServer):
         self._completer, self.pace = self._make_client(engine)
         self._pulse = Pulse()
         self._generator = Generator(self._completer, self._on_generation, self.pace.answered, self._on_answer_end)
-        self.next_edits = NextEdits(self.protocol.notify, self._spawn, lambda uri: self.completable(uri) is not None)
+        self._predictor, _ = self._make_client(engine)  # for next edits, on a connection of its own
+        self.next_edits = NextEdits(
+            self.protocol.notify, self._spawn, lambda uri: self.completable(uri) is not None, self._predict
+        )
         self._active: Session | None = None
         self._context = EditorContext([], self.protocol.documents, self._warn)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -215,6 +220,7 @@ class SuggestionServer(LanguageServer):
         for task in self._tasks:
             task.cancel()
         self.next_edits.close()
+        self._predictor.close()
         await self._generator.close()
         self._completer.close()
         self._context.close()
@@ -241,6 +247,15 @@ class SuggestionServer(LanguageServer):
 
     def _describe(self, uri: str) -> dict[str, Any]:
         return self._context.describe(uri) | {"document": f"{os.getpid()} {id(self)} {uri}"[:4096]}
+
+    async def _predict(self, uri: str, text: Mapping[str, str], diffs: Sequence[str]) -> Sequence[LineChange]:
+        """Return the changes that the engine predicts after edits of a document."""
+        described = self._context.describe(uri)
+        others = [one for one in described["context"] if (one["kind"], one["name"]) != ("edit", described["path"])]
+        edits = [{"kind": "edit", "name": described["path"], "text": diff} for diff in diffs]
+        body = {**described, **text, "context": [*others, *edits], "mode": "edit"}
+        async with aclosing(self._predictor.complete(body)) as events:
+            return [change async for event in events for change in event.get("changes", ())]
 
     async def _push(
         self, document: Document, version: int, position: types.Position, target: ItemTarget, offer: SuggestionOffer
@@ -314,6 +329,7 @@ class SuggestionServer(LanguageServer):
         self.show_status()
 
     def _on_answer_end(self, ended: Event) -> None:
+        self.next_edits.has_model = ended.get("finish") == NEXT_EDIT
         rate = ended.get("timings", Timings()).get("predicted_per_second")
         self.tally.tau, self.tally.tokens_per_second = ended.get("tau"), rate or self.tally.tokens_per_second
         if model := ended.get("model"):

@@ -13,6 +13,7 @@ from typing import Any
 from localdflash.lsp.closers import split_closers
 from localdflash.lsp.suggestions import (
     FAILED,
+    NEXT_EDIT,
     STOPPED,
     Anchor,
     Generator,
@@ -336,6 +337,8 @@ class Session:
 
 def _why_silent(requested: Sequence[Suggestion]) -> str:
     """Return why a manual request got no suggestion; "" if the engine has failed, which is reported elsewhere."""
+    if any(suggestion.ended == NEXT_EDIT for suggestion in requested):
+        return "the completion pair predicts edits, and completes nothing at the cursor"
     if any(suggestion.ended == FAILED for suggestion in requested):
         return ""
     if not all(suggestion.ended for suggestion in requested):

@@ -98,6 +98,7 @@ def typed_text(text: str, anchor: Anchor) -> str | None:
 
 
 CANCELLED = "cancelled"  # `finish` of an answer that the engine stopped for another client
+NEXT_EDIT = "next_edit"  # `finish` of the empty answer of a pair that predicts edits instead
 
 
 class Generator:
@@ -173,5 +174,5 @@ class Generator:
             suggestion.cut_off(FAILED)
         elif finish:
             suggestion.ended = finish
-            if event.get("tokens"):
+            if event.get("tokens") or finish == NEXT_EDIT:
                 self._on_last(event)

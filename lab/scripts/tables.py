@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from localdflash.models.registry.pair_entry import PairEntry
 from localdflash.models.registry.registry import MODELS_FOLDER, shipped_file
 from localdflash.models.registry.registry_file import read_pairs
 
@@ -315,13 +316,23 @@ def pairs() -> Iterator[Row]:
         yield [
             f"`{pair.id}`",
             pair.architecture or "not known",
-            " and ".join([*(["chat"] if pair.chat else []), *([f"code (`{pair.fim}`)"] if pair.fim else [])]),
+            " and ".join(_purposes(pair)),
             ", ".join(pair.backends),
             f"{pair.memory_gb:g} GB",
             (pair.licence or "not read").removesuffix(" License"),
             pair.drafter.kind if pair.drafter else "lookup only",
             ", ".join(links),
         ]
+
+
+def _purposes(pair: PairEntry) -> Iterator[str]:
+    """Yield what a pair is for, with the format of its prompts."""
+    if pair.chat:
+        yield "chat"
+    if pair.fim:
+        yield f"code (`{pair.fim}`)"
+    if pair.next_edit:
+        yield f"edits (`{pair.next_edit}`)"
 
 
 def _link(number: int, source: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from localdflash.base.errors import DeviceError, EngineDisconnect, UsageError
+from localdflash.base.errors import DeviceError, EngineDisconnect, ModelError, UsageError
 from localdflash.cli import shell_completion
 from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.options import (
@@ -175,6 +175,10 @@ def _read_completion(
                 numbers = {"tokens": event.get("tokens", 0)}
             finish = event.get("finish") or finish
             text += event.get("text") or ""
+    if finish == "next_edit":
+        raise ModelError(
+            f"{event['model']} predicts edits and does not fill in the middle; editors show its next edits"
+        )
     return Completion(text, finish, numbers, explained)
 
 

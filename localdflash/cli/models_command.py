@@ -154,7 +154,8 @@ def _fields(pair: PairEntry) -> Iterator[tuple[str, str]]:
     is_shipped = pair.origin == shipped_file()
     if is_shipped:
         yield "ran", _ran(pair.ran, pair.by_parts, f"with {pair.ran_with}" if pair.ran_with else "")
-    yield "completion", pair.fim or "no fill-in-the-middle format"
+    predicts = f"next edits ({pair.next_edit})" if pair.next_edit else "no fill-in-the-middle format"
+    yield "completion", pair.fim or predicts
     yield "target", f"{pair.target.name} ({_or_unknown(pair.target.quantization)})"
     yield from _source_fields(pair.target)
     if types := run_types(pair.target.path):

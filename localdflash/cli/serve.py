@@ -103,8 +103,8 @@ def command(
 def _assign_roles(
     config: "Config", pair: str, role: PairRole | None, *, all_roles: bool
 ) -> tuple[str, Sequence[PairRole], Mapping[PairRole, str]]:
-    """Return the pair to load first, its roles, and the other roles' pairs; ModelError if completion lacks FIM."""
-    from localdflash.loading.fim_support import require_fim, supports_fim
+    """Return the pair to load first, its roles, and the other roles' pairs; ModelError if it cannot complete."""
+    from localdflash.loading.completion_support import require_completion, supports_completion
     from localdflash.models.registry import defaults
 
     pairs: Mapping[PairRole, str] = {"chat": defaults.chat_pair(config), "completion": defaults.completion_pair(config)}
@@ -113,11 +113,11 @@ def _assign_roles(
         pair, roles = pairs["completion"], ("completion",)
     elif role is None:
         pair = pairs["chat"] if all_roles else pair
-        roles = ROLES if supports_fim(pair) else ("chat",)
+        roles = ROLES if supports_completion(pair) else ("chat",)
     else:
         roles = (role,)
     if roles == ("completion",):
-        require_fim(pair)
+        require_completion(pair)
     return pair, roles, {other: name for other, name in pairs.items() if other not in roles}
 
 

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from localdflash import __version__
 from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS
-from localdflash.base.errors import UsageError
+from localdflash.base.errors import ModelError, UsageError
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.automatic import load_best
 from localdflash.loading.backends import load_on
@@ -19,7 +19,9 @@ from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.models.running_pair import Running
 from localdflash.models.weights.gguf import cached_headers, read_header
 from localdflash.models.weights.split import stats_of
-from localdflash.text.fim_formats import FimFormat, detect, format_of
+from localdflash.text.edit_formats import FORMATS as EDIT_FORMATS
+from localdflash.text.edit_formats import EditFormat, detect_edit_format
+from localdflash.text.fim_formats import PREDICTS_EDITS, FimFormat, detect, format_of
 from localdflash.text.tokenizer import Tokenizer
 
 SAMPLING_KEYS = {  # field of `SamplingParams`: key in a GGUF's metadata after `general.sampling.`
@@ -89,7 +91,15 @@ class LoadedPair:
 
     def fim_format(self) -> FimFormat:
         """Return the FIM format of the target; ModelError if it has none."""
+        if self.edit_format():
+            raise ModelError(PREDICTS_EDITS)
         return format_of(self.files.fim) if self.files.fim else detect(self.tokenizer)
+
+    def edit_format(self) -> EditFormat | None:
+        """Return the format of a target that predicts edits; None for any other target."""
+        if self.files.next_edit:
+            return EDIT_FORMATS[self.files.next_edit]
+        return None if self.files.fim else detect_edit_format(self.tokenizer, self.files.target.name)
 
     def before_close(self, wait: Callable[[], object]) -> None:
         """Register `wait`, which waits for a thread that uses this object, to be called before the pair is freed."""

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from localdflash.base.errors import ModelBusy, ModelError, OutOfMemory
 from localdflash.engine.scheduler import EngineTotals
-from localdflash.loading.fim_support import require_fim, supports_fim
+from localdflash.loading.completion_support import require_completion, supports_completion
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.server.engine_spec import ROLES, EvictionPolicy, PairRole
@@ -154,7 +154,7 @@ class Engines:
                 options = replace(options, drafter="")  # it is the drafter of the previous pair
             options = replace(options, **changes)
             roles: Sequence[PairRole] = (role,) if role else ROLES
-            if not role and not await asyncio.to_thread(supports_fim, options.pair):
+            if not role and not await asyncio.to_thread(supports_completion, options.pair):
                 roles = ("chat",)
                 if removed := self._workers.pop("completion", None):  # the next completion loads it again
                     self._on_demand["completion"] = removed.options
@@ -214,7 +214,7 @@ class Engines:
     async def _load(self, roles: Sequence[PairRole], options: Options, policy: EvictionPolicy) -> LoadedPair:
         """Load a pair for `roles`; if that fails, reload the pairs of roles that lost their worker."""
         if tuple(roles) == ("completion",):
-            await asyncio.to_thread(require_fim, options.pair)
+            await asyncio.to_thread(require_completion, options.pair)
         before = {role: worker.options for role, worker in self._workers.items()}
         try:
             return await self._load_evicting(roles, options, policy)

@@ -63,6 +63,7 @@ _PIPES = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 _NO_PIPES = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
 _NEXT_EDIT_NAMES = re.compile(r"\bzeta(?:\b|[-_ ]?\d)|\bsweep\b|\bnext[-_ ]edit\b")
 _EDITABLE_REGION = "<|editable_region_start|>"
+PREDICTS_EDITS = "the model predicts edits and does not fill in the middle; choose a code model trained for it"
 _QWEN_STOPS = ("<|endoftext|>", "<|im_end|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>")
 
 # In the order of detection: of formats with the same markers, the most specific comes first.
@@ -108,16 +109,20 @@ def format_of(name: str) -> FimFormat:
 
 def detect(model: ModelFacts) -> FimFormat:
     """Return the format that fits a model's vocabulary and name; ModelError if none does, or for next-edit models."""
-    names = (model.metadata(f"general.{key}") or "" for key in ("name", "basename", "architecture"))
-    model_name, base_name, architecture = (name.lower() for name in names)
-    if is_next_edit_model(f"{model_name} {base_name}") or model.has_special(_EDITABLE_REGION):
-        raise ModelError("the model predicts edits and does not fill in the middle; choose a code model trained for it")
+    model_name, architecture = ((model.metadata(f"general.{key}") or "").lower() for key in ("name", "architecture"))
+    if is_next_edit_model(model_names(model)) or model.has_special(_EDITABLE_REGION):
+        raise ModelError(PREDICTS_EDITS)
     for fim in FORMATS.values():
         needed = (*fim.markers, fim.family_token) if fim.family_token else fim.markers
         is_named = fim.model_name in model_name or (architecture != "" and fim.architecture == architecture)
         if needed and is_named and all(map(model.has_special, needed)):
             return fim
     raise ModelError("vocabulary: no fill-in-the-middle tokens; choose a code model trained with them")
+
+
+def model_names(model: ModelFacts) -> str:
+    """Return the names in a model's metadata, in lower case."""
+    return " ".join(model.metadata(f"general.{key}") or "" for key in ("name", "basename")).lower()
 
 
 def is_next_edit_model(name: str) -> bool:

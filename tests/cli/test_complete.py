@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from localdflash.backends.cuda import device
 from localdflash.base.errors import UsageError
 from localdflash.cli import complete_command
 from localdflash.cli.complete_command import offset_of, parse_cursor
+from localdflash.models.registry.registry import load_registry
 from localdflash.server import private
 from tests.cli.conftest import CODE, FINISHES
 from tests.lsp.remote.made_up import serving, vllm
@@ -136,6 +138,12 @@ def test_errors_are_one_line(file: Path, fails: Callable[..., str], monkeypatch:
         assert "fill in the middle" in fails(3, "complete", f"{file}:3:5")
         assert "--explain" in fails(2, "complete", f"{file}:3:5", "--explain")
     assert server.url in fails(1, "complete", f"{file}:3:5")
+
+
+def test_a_next_edit_model_completes_nothing_here(file: Path, fails: Callable[..., str], tmp_path: Path) -> None:
+    model = tmp_path / "sweep-next-edit.gguf"
+    shutil.copyfile(load_registry().resolve("embedded").target.path, model)
+    assert "predicts edits" in fails(3, "complete", f"{file}:3:5", "--pair", model, "--no-daemon")
 
 
 @pytest.mark.usefixtures("without_cpu_engine")

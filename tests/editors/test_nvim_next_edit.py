@@ -64,6 +64,25 @@ def test_tab_goes_there_and_tab_accepts(proposed: EditorScene, mode: str) -> Non
     assert proposed.editor.text() == TEXT.rstrip("\n")
 
 
+@pytest.mark.parametrize("mode", ["", "i"])
+def test_an_edit_of_several_lines(scene: Begin, mode: str) -> None:
+    with scene() as begun:
+        begun.open("a.py", TEXT)
+        begun.editor.keys(mode)
+        propose(begun, line=0, start=11, end=11, text="\n    y = 2\n    z = 3")
+        begun.editor.until(
+            lambda: begun.editor.screen.rows()[1:4] == ["        y = 2", "        z = 3", "  2     x = 1"]
+        )
+        begun.editor.keys("<Tab><Tab>")
+        begun.editor.until(lambda: begun.editor.text() == TEXT.rstrip("\n").replace(":\n", ":\n    y = 2\n    z = 3\n"))
+        assert begun.editor.lua("return vim.api.nvim_win_get_cursor(0)")[0] == 3
+        begun.editor.keys("<Esc>u")
+        propose(begun, line=0, last=2, start=0, end=11, text="def g():\n    return 1 +")
+        begun.editor.until(lambda: marks(begun))
+        begun.editor.keys("gg0<Tab>")
+        begun.editor.until(lambda: begun.editor.text() == "def g():\n    return 1 +count + x")
+
+
 def test_escape_sends_it_away_and_tells_the_server(proposed: EditorScene) -> None:
     proposed.editor.until(lambda: marks(proposed))
     proposed.editor.keys("<Esc>")

@@ -231,7 +231,7 @@ async def test_a_model_that_cannot_fill_in(
     assert (told.status_code, told.json()["error"]["code"]) == (400, "unsupported_by_model")
     assert "no fill-in-the-middle tokens" in told.json()["error"]["message"]
     assert daemon.engines.worker("completion").loaded is before
-    monkeypatch.setattr("localdflash.server.engines.supports_fim", lambda pair: pair == tiny)
+    monkeypatch.setattr("localdflash.server.engines.supports_completion", lambda pair: pair == tiny)
     assert (await daemon.load("embedded")).status_code == 200
     assert await daemon.answered_by("/complete", PLACE) == tiny
     assert await daemon.pairs() == {"embedded": ["chat"], tiny: ["completion"]}

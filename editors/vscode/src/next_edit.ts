@@ -5,7 +5,7 @@ export interface Place {
     character: number;
 }
 
-/** Parameters of `localdflash/didUpdateNextEdit`: a replacement within a line of one version of a document. */
+/** Parameters of `localdflash/didUpdateNextEdit`: a replacement in one version of a document. */
 export interface NextEdit {
     textDocument: { uri: string; version: number };
     edit: { range: { start: Place; end: Place }; newText: string };
@@ -70,9 +70,19 @@ export class NextEditState {
             return 'nothing';
         }
         const { start, end } = this.proposed.edit.range;
-        const { line, character } = cursor.place;
-        return line === start.line && character >= start.character && character <= end.character ? 'accept' : 'go';
+        return isOrdered(start, cursor.place) && isOrdered(cursor.place, end) ? 'accept' : 'go';
     }
+}
+
+/** Return the end of a text that starts at a position. */
+export function endOf(text: string, start: Place): Place {
+    const lines = text.split(/\r?\n/);
+    const last = lines[lines.length - 1] ?? '';
+    return { line: start.line + lines.length - 1, character: (lines.length === 1 ? start.character : 0) + last.length };
+}
+
+function isOrdered(one: Place, other: Place): boolean {
+    return one.line < other.line || (one.line === other.line && one.character <= other.character);
 }
 
 function isSame(one: Cursor, other: Cursor): boolean {

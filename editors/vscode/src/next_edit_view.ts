@@ -3,7 +3,7 @@
 
 import * as vscode from 'vscode';
 import type { LanguageClient } from 'vscode-languageclient/node';
-import { NextEditState, type Cursor, type NextEdit } from './next_edit';
+import { NextEditState, endOf, type Cursor, type NextEdit } from './next_edit';
 import * as settings from './settings';
 
 type Completions = vscode.InlineCompletionItem[] | vscode.InlineCompletionList | null | undefined;
@@ -112,7 +112,8 @@ export class NextEditView implements vscode.Disposable {
             editor.revealRange(range, vscode.TextEditorRevealType.InCenterIfOutsideViewport);
             return;
         }
-        const end = range.start.translate(0, proposal.edit.newText.length);
+        const { line, character } = endOf(proposal.edit.newText, range.start);
+        const end = new vscode.Position(line, character);
         await editor.edit((builder) => builder.replace(range, proposal.edit.newText));
         editor.selection = new vscode.Selection(end, end);
     }
@@ -155,9 +156,9 @@ function rangeOf({ edit: { range } }: NextEdit): vscode.Range {
     return new vscode.Range(range.start.line, range.start.character, range.end.line, range.end.character);
 }
 
-/** Return the decoration that draws a text. VS Code draws no spaces at its ends, so they are non-breaking spaces. */
+/** Return the decoration that draws a text: in one line, and with non-breaking spaces, as others are not drawn. */
 function text(content: string, background?: string): vscode.ThemableDecorationAttachmentRenderOptions {
-    const contentText = content.replaceAll(' ', '\u00a0');
+    const contentText = content.replaceAll(/\r?\n/g, '↵').replaceAll(' ', '\u00a0');
     const color = new vscode.ThemeColor('editorGhostText.foreground');
     return { contentText, color, ...(background ? { backgroundColor: new vscode.ThemeColor(background) } : {}) };
 }

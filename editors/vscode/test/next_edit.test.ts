@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { NextEditState, type Cursor, type NextEdit } from '../src/next_edit';
+import { NextEditState, endOf, type Cursor, type NextEdit } from '../src/next_edit';
 
 const URI = 'file:///a.py';
 const PROPOSAL: NextEdit = {
@@ -26,6 +26,18 @@ test('Tab goes to the range, and accepts there', () => {
     assert.equal(state.step(at(5, 4)), 'accept');
     assert.equal(state.step(at(5, 9)), 'accept');
     assert.equal(state.step(undefined), 'nothing');
+});
+
+test('a proposal may have several lines', () => {
+    const state = new NextEditState();
+    state.propose({
+        ...PROPOSAL,
+        edit: { range: { start: { line: 5, character: 4 }, end: { line: 7, character: 1 } }, newText: 'a\nbc' },
+    });
+    const steps = [at(5, 3), at(5, 4), at(6, 90), at(7, 1), at(7, 2)].map((cursor) => state.step(cursor));
+    assert.deepEqual(steps, ['go', 'accept', 'accept', 'accept', 'go']);
+    assert.deepEqual(endOf('a\r\nbc', { line: 5, character: 4 }), { line: 6, character: 2 });
+    assert.deepEqual(endOf('bc', { line: 5, character: 4 }), { line: 5, character: 6 });
 });
 
 test('a proposal is for one version of one document', () => {

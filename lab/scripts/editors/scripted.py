@@ -157,7 +157,8 @@ def _controls(server: ScriptedServer) -> None:
     def propose(ls: ScriptedServer, params: Any) -> None:
         (document,) = ls.workspace.text_documents.values()
         where = {"uri": document.uri, "version": document.version - getattr(params, "back", 0)}
-        start, end = (types.Position(params.line, column) for column in (params.start, params.end))
+        last = getattr(params, "last", params.line)
+        start, end = types.Position(params.line, params.start), types.Position(last, params.end)
         edit = types.TextEdit(types.Range(start, end), params.text)
         ls.protocol.notify("localdflash/didUpdateNextEdit", {"textDocument": where, "edit": edit})
 

@@ -43,7 +43,7 @@ def chat_pair(name: str) -> Finding:
 
 def completion_pair(name: str) -> Finding:
     """Complete with the completion pair, unless it is the embedded pair."""
-    from localdflash.loading.fim_support import require_fim
+    from localdflash.loading.completion_support import require_completion
     from localdflash.models.config import load_config
     from localdflash.models.load_options import Options
     from localdflash.models.registry import defaults
@@ -52,7 +52,7 @@ def completion_pair(name: str) -> Finding:
     pair = defaults.completion_pair(config)
     if pair == Options().pair:
         return Finding(name, "ok", f"{pair}, as above")
-    require_fim(pair)
+    require_completion(pair)
     return _compare(name, _configured(config, pair), _infill_prompt)
 
 
@@ -66,6 +66,8 @@ def _configured(config: "Config", pair: str) -> "Options":
 def _infill_prompt(loaded: "LoadedPair") -> list[int]:
     from localdflash.text.fim_formats import build
 
+    if loaded.edit_format():
+        return loaded.tokenizer.encode(PREFIX)
     return build(loaded.fim_format(), loaded.tokenizer, PREFIX, "\n")
 
 

@@ -1,1 +1,1 @@
-"""Next edits: propose what a user is likely to change next, by rules on the latest edits, without a model."""
+"""Next edits: propose what a user is likely to change next, by rules on the latest edits or by a model."""

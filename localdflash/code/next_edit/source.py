@@ -7,6 +7,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from typing import AnyStr
 
 from tree_sitter import Node
 
@@ -102,7 +103,7 @@ class ParsedSource:
         return bool(_WORD.fullmatch(self.bytes, start, end)) and not self.bytes[start : start + 1].isdigit()
 
 
-def difference(before: bytes, after: bytes) -> Change | None:
+def difference(before: AnyStr, after: AnyStr) -> Change | None:
     """Return the shortest replacement that turns `before` into `after`; None if they are equal."""
     if before == after:
         return None

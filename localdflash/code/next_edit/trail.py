@@ -5,8 +5,6 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from localdflash.code.next_edit.source import EditProposal
-
 MAX_STEPS = 5  # texts kept
 MAX_REMEMBERED = 64  # earlier texts, and rejected patterns
 _FIRST_WORD, _LAST_WORD = re.compile(r"^\w+"), re.compile(r"\w+$")
@@ -15,9 +13,9 @@ Position = tuple[int, int]  # line and column in characters, both 0-based
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """Proposal, the text it applies to, and the text after it is accepted."""
+    """Pattern of a proposal, the text it applies to, and the text after it is accepted."""
 
-    proposal: EditProposal
+    pattern: Hashable
     text: str
     accepted: str
 
@@ -27,6 +25,7 @@ class EditTrail:
 
     def __init__(self, text: str) -> None:
         self.text = text
+        self.cursor: Position = (0, 0)  # end of the latest change
         self._steps: deque[str] = deque(maxlen=MAX_STEPS)  # the texts before each edit
         self._past: deque[int] = deque(maxlen=MAX_REMEMBERED)  # hashes of the texts before each edit
         self._start = self._end = (-1, 0)  # range of the current edit
@@ -38,6 +37,7 @@ class EditTrail:
     def edited(self, line: int, old: Sequence[str], new: Sequence[str], text: str) -> None:
         """Record one change: the replaced lines from `line` on, and the whole text after the change."""
         start, old_end, new_end = _changed_range(line, old, new)
+        self.cursor = new_end
         if self._is_accepted(text) or start > self._end or old_end < self._start:
             self._begin()
             self._start, self._end = start, new_end
@@ -56,7 +56,7 @@ class EditTrail:
             self._start = self._end = (-1, 0)
         self._edit_count = 0
         if self._accepted and self.text == self._accepted.text:  # the user undid the accepted proposal
-            self._rejected.append(self._accepted.proposal.pattern)
+            self._rejected.append(self._accepted.pattern)
         accepted = self._is_accepted(self.text)
         if accepted:
             self._accepted, self._offered = self._offered, None
@@ -68,17 +68,17 @@ class EditTrail:
             return []
         return [*self._steps, self.text]
 
-    def offer(self, proposal: EditProposal, accepted: str) -> bool:
+    def offer(self, pattern: Hashable, accepted: str) -> bool:
         """Record a proposal and the text after it is accepted; return False if its pattern was rejected before."""
-        if proposal.pattern in self._rejected:
+        if pattern in self._rejected:
             return False
-        self._offered = _Offer(proposal, self.text, accepted)
+        self._offered = _Offer(pattern, self.text, accepted)
         return True
 
     def reject(self) -> None:
         """Record that the user rejected the proposal."""
         if self._offered:
-            self._rejected.append(self._offered.proposal.pattern)
+            self._rejected.append(self._offered.pattern)
             self._offered = None
 
     def _is_accepted(self, text: str) -> bool:

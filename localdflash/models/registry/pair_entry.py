@@ -150,6 +150,7 @@ class PairEntry:
     context: int | None = None  # tokens
     layers: int | None = None
     fim: str | None = None  # the target's FIM format
+    next_edit: str | None = None  # the format of a target that predicts edits
     chat: bool = True  # whether the target was trained for a chat; base models were not
     kv: str | None = None  # KV cache type for the CPU engine; None: f16
     notes: tuple[str, ...] = ()
@@ -189,3 +190,4 @@ class LocalPair:
     context: int | None
     sampling: Mapping[str, float] = field(default_factory=dict, hash=False)  # see `PairEntry`
     kv: str | None = None  # see `PairEntry`
+    next_edit: str | None = None  # see `PairEntry`

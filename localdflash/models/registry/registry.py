@@ -256,7 +256,8 @@ def local_files(pair: PairEntry) -> LocalPair:
     for first in filter(None, (pair.target.path, gguf, safetensors)):
         for path in files_of(first):
             records.check(path)
-    return LocalPair(pair.id, pair.target.path, gguf, safetensors, pair.fim, pair.context, pair.sampling, pair.kv)
+    facts = (pair.fim, pair.context, pair.sampling, pair.kv, pair.next_edit)
+    return LocalPair(pair.id, pair.target.path, gguf, safetensors, *facts)
 
 
 def _describe_missing(pair: PairEntry, missing: tuple[FileSource, ...]) -> str:

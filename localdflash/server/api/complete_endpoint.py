@@ -11,13 +11,16 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from localdflash.base.errors import ModelError
 from localdflash.code.context.context import ContextPiece
 from localdflash.code.fim.infill_plan import InfillPlan, InfillPlanner
 from localdflash.code.fim.prompt import Gap
+from localdflash.code.next_edit.prediction import EditPrompt, plan_prediction
 from localdflash.engine.sampling import SampledToken
+from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.completion_request import INFILL_TEMPERATURE, prepare_infill
-from localdflash.server.api.generation import Choice, GenerationRequest, params_of, pieces, timings
+from localdflash.server.api.generation import Choice, GenerationRequest, collect, params_of, pieces, timings
 from localdflash.server.api.http_responses import EventStream, json_of
 from localdflash.server.api.schemas import CompleteRequest
 from localdflash.text.syntax import language_of
@@ -29,6 +32,8 @@ CONFIDENCE_TOKENS = 2  # the first tokens predict better than all tokens whether
 async def complete(http: HttpRequest, state: AppState, body: CompleteRequest) -> Response:
     """Serve POST /complete: text at the cursor, up to the end of the line, statement or block."""
     loaded = await state.ready("completion", body.model)
+    if body.mode == "edit" or (body.stream and loaded.edit_format()):
+        return EventStream(_predict_edit(state, loaded, body))
     plan = await asyncio.to_thread(plan_infill, state.infill_planner(loaded), body)
     if await http.is_disconnected():
         raise ClientDisconnect  # starting would cancel the newer request for which an editor drops this one
@@ -50,17 +55,45 @@ def plan_infill(planner: InfillPlanner, body: CompleteRequest) -> InfillPlan:
         first_line=body.first_line,
         closers=body.closed,
     )
-    others = [ContextPiece(one.kind, " ".join(one.name.split()), one.text, one.weight) for one in body.context]
     return planner.plan(
         gap,
-        others,
+        _pieces(body),
         lookup_texts=body.copies,
-        mode=body.mode,
+        mode="auto" if body.mode == "edit" else body.mode,
         max_tokens=body.max_tokens,
         params=params_of(body, INFILL_TEMPERATURE),
         count=body.count if body.max_tokens else 1,  # a request for 0 tokens only fills the KV cache
         min_probability=body.least_sure,
     )
+
+
+async def _predict_edit(state: AppState, loaded: LoadedPair, body: CompleteRequest) -> AsyncGenerator[Event]:
+    """Yield one event with the changes that the pair predicts; in other modes, an empty answer that says so."""
+    event: Event = {"index": 0, "text": "", "model": loaded.files.id, "stop": True}
+    prompt = await asyncio.to_thread(_plan_edit, loaded, body) if body.mode == "edit" else None
+    if prompt is None:
+        yield {**event, "finish": "refused" if body.mode == "edit" else "next_edit"}
+        return
+    request, end = prompt.request, prompt.form.answer_end
+    stops = (end,) if end else ()
+    generation = GenerationRequest(loaded, [request], stops, urgent=True, document=body.document or None)
+    (choice,) = await collect(state, generation)
+    is_complete = choice.finish == "stop" and bool(choice.stop_string or not end)
+    changes = prompt.changes(choice.text) if is_complete else None
+    finish = "malformed" if choice.finish == "stop" and changes is None else choice.finish
+    stats = {"tokens": request.stats.tokens, "tau": round(request.stats.tau, 3), "timings": timings([request])}
+    yield {**event, "text": choice.text, "changes": changes or [], "finish": finish, **stats}
+
+
+def _plan_edit(loaded: LoadedPair, body: CompleteRequest) -> EditPrompt | None:
+    if (form := loaded.edit_format()) is None:
+        raise ModelError(f"{loaded.files.id} does not predict edits; docs/models.md lists models that do")
+    before, after = (text.replace("\r\n", "\n") for text in (body.prefix + body.middle, body.suffix))
+    return plan_prediction(form, loaded.tokenizer, " ".join(body.path.split()), before, after, _pieces(body))
+
+
+def _pieces(body: CompleteRequest) -> list[ContextPiece]:
+    return [ContextPiece(one.kind, " ".join(one.name.split()), one.text, one.weight) for one in body.context]
 
 
 @dataclass

@@ -234,7 +234,7 @@ class CompleteRequest(SamplingFields, kw_only=True):
     suffix: str = ""
     context: Annotated[list[ContextPart], Meta(max_length=256)] = field(default_factory=list)
     copies: Annotated[list[str], Meta(max_length=64)] = field(default_factory=list)
-    mode: Literal["auto", "line", "lines"] = "auto"
+    mode: Literal["auto", "line", "lines", "edit"] = "auto"
     max_tokens: Count = 96
     count: Annotated[int, Meta(ge=1, le=8)] = 1
     least_sure: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localdflash.code.next_edit.source import EditProposal, difference
+from localdflash.code.next_edit.source import difference
 from localdflash.code.next_edit.trail import MAX_STEPS, EditTrail
 
 TEXT = "one\ntwo\nthree\nfour\n"
@@ -31,13 +31,11 @@ class Typist:
         return self.trail.end_notification()
 
 
-def accept(typist: Typist, line: int, new: str) -> EditProposal:
-    """Offer another line, accept it, and return the proposal."""
+def accept(typist: Typist, line: int, new: str) -> None:
+    """Offer another line with the pattern "pattern", and accept it."""
     lines = [*typist.lines[:line], new, *typist.lines[line + 1 :]]
-    proposal = EditProposal(0, 0, new, "pattern")
-    assert typist.trail.offer(proposal, "\n".join(lines))
+    assert typist.trail.offer("pattern", "\n".join(lines))
     assert typist.put(line, new)
-    return proposal
 
 
 def test_a_text_that_was_there_before_is_an_undo() -> None:
@@ -55,10 +53,10 @@ def test_a_text_that_was_there_before_is_an_undo() -> None:
 def test_what_was_accepted_and_undone_is_not_proposed_again() -> None:
     typist = Typist()
     typist.put(0, "uno")
-    proposal = accept(typist, 2, "tres")
+    accept(typist, 2, "tres")
     assert not typist.put(2, "three")
     assert typist.trail.steps() == []
-    assert not typist.trail.offer(proposal, TEXT)
+    assert not typist.trail.offer("pattern", TEXT)
 
 
 def test_several_places_at_once_say_nothing() -> None:

@@ -101,7 +101,7 @@ def test_exit_codes(
     assert json.loads((tmp_path / "a.json").read_text())["overall"] == ROW
 
 
-def test_the_suite_depends_on_fim_support(tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_suite_depends_on_completion_support(tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_chat_pair("embedded", "auto")
     assert not is_chat_pair(tiny[1], "auto")  # its vocabulary has the markers
     assert is_chat_pair(tiny[1], "chat")

@@ -16,10 +16,12 @@ local NAMESPACE = api.nvim_create_namespace('localdflash.next_edit')
 ---@field client vim.lsp.Client
 ---@field buf integer
 ---@field version integer
----@field row integer 0-based
----@field from integer 0-based byte column where the replaced text starts
----@field to integer byte column where it ends
----@field text string the replacement
+---@field row integer 0-based row and byte column where the replaced text starts
+---@field from integer
+---@field last integer row and byte column where it ends
+---@field to integer
+---@field lines string[] the replacement
+---@field reached? integer[] the cursor after a key moved it there; in normal mode never at the end of a line
 
 ---@type localdflash.NextEdit?
 local live
@@ -67,7 +69,10 @@ end
 
 local function is_cursor_at_edit()
   local cursor = api.nvim_win_get_cursor(0)
-  return cursor[1] - 1 == live.row and cursor[2] >= live.from and cursor[2] <= live.to
+  local row, column = cursor[1] - 1, cursor[2]
+  local is_after_start = row > live.row or (row == live.row and column >= live.from)
+  local is_before_end = row < live.last or (row == live.last and column <= live.to)
+  return (is_after_start and is_before_end) or vim.deep_equal(cursor, live.reached)
 end
 
 local function can_show()
@@ -79,13 +84,18 @@ end
 local function draw()
   api.nvim_buf_clear_namespace(live.buf, NAMESPACE, 0, -1)
   api.nvim_buf_set_extmark(live.buf, NAMESPACE, live.row, live.from, {
+    end_row = live.last,
     end_col = live.to,
     hl_group = 'LocaldflashRemoved',
   })
-  if live.text ~= '' then
-    api.nvim_buf_set_extmark(live.buf, NAMESPACE, live.row, live.to, {
-      virt_text = { { live.text, 'LocaldflashAdded' } },
+  local added = vim.tbl_map(function(line)
+    return { { line, 'LocaldflashAdded' } }
+  end, live.lines)
+  if #added > 1 or live.lines[1] ~= '' then
+    api.nvim_buf_set_extmark(live.buf, NAMESPACE, live.last, live.to, {
+      virt_text = added[1],
       virt_text_pos = 'inline',
+      virt_lines = vim.list_slice(added, 2),
     })
   end
   if live.row + 1 < vim.fn.line('w0') or live.row + 1 > vim.fn.line('w$') then
@@ -139,23 +149,27 @@ function M.update_soon()
   end)
 end
 
---- Store and show a next edit from the server; multi-line edits are ignored.
+--- Store and show a next edit from the server.
 function M.receive(client, result)
   M.clear()
   local buf = vim.uri_to_bufnr(result.textDocument.uri)
   local range = result.edit.range
-  if not api.nvim_buf_is_loaded(buf) or range.start.line ~= range['end'].line then
+  if not api.nvim_buf_is_loaded(buf) then
     return
   end
-  local line = api.nvim_buf_get_lines(buf, range.start.line, range.start.line + 1, false)[1] or ''
+  local function byte_column(place)
+    local line = api.nvim_buf_get_lines(buf, place.line, place.line + 1, false)[1] or ''
+    return compat.byte_column(line, place.character, client.offset_encoding)
+  end
   live = {
     client = client,
     buf = buf,
     version = result.textDocument.version,
     row = range.start.line,
-    from = compat.byte_column(line, range.start.character, client.offset_encoding),
-    to = compat.byte_column(line, range['end'].character, client.offset_encoding),
-    text = result.edit.newText,
+    from = byte_column(range.start),
+    last = range['end'].line,
+    to = byte_column(range['end']),
+    lines = vim.split(result.edit.newText, '\r?\n'),
   }
   M.update()
 end
@@ -173,8 +187,9 @@ function M.apply()
   end
   local edit = live
   M.clear()
-  api.nvim_buf_set_text(edit.buf, edit.row, edit.from, edit.row, edit.to, { edit.text })
-  api.nvim_win_set_cursor(0, { edit.row + 1, edit.from + #edit.text })
+  api.nvim_buf_set_text(edit.buf, edit.row, edit.from, edit.last, edit.to, edit.lines)
+  local count = #edit.lines
+  api.nvim_win_set_cursor(0, { edit.row + count, (count == 1 and edit.from or 0) + #edit.lines[count] })
 end
 
 --- Move the cursor to the next edit, or accept it in a separate undo step if the cursor is there. Return false without
@@ -187,6 +202,7 @@ function M.accept()
   if not is_cursor_at_edit() then
     vim.cmd("normal! m'")
     api.nvim_win_set_cursor(0, { live.row + 1, live.from })
+    live.reached = api.nvim_win_get_cursor(0)
     M.update()
     return true
   end

@@ -7,7 +7,7 @@ import pytest
 
 from localdflash.base.errors import ModelError
 from localdflash.base.files.paths import config_folder
-from localdflash.loading.fim_support import require_fim, supports_fim
+from localdflash.loading.completion_support import require_completion, supports_completion
 from localdflash.models.registry.registry import load_registry
 from localdflash.text.fim_formats import FORMATS, detect
 from tests.support.gguf_files import write_header
@@ -45,17 +45,17 @@ def test_every_fim_format_is_found_in_a_header(tmp_path: Path) -> None:
     for name, form in FORMATS.items():
         if form.markers:
             tokens = [*form.markers, *([form.family_token] if form.family_token else [])]
-            assert supports_fim(str(write_header(tmp_path / "m.gguf", "a", *tokens, name=form.model_name))), name
+            assert supports_completion(str(write_header(tmp_path / "m.gguf", "a", *tokens, name=form.model_name))), name
 
 
 def test_a_model_without_markers_is_refused(tmp_path: Path) -> None:
     path = write_header(tmp_path / "m.gguf", "a", "<|fim_prefix|>", "<|im_end|>")
     with pytest.raises(ModelError, match=r"m\.gguf: vocabulary: no fill-in-the-middle tokens"):
-        require_fim(str(path))
-    assert not supports_fim(str(path))
+        require_completion(str(path))
+    assert not supports_completion(str(path))
     path.write_bytes(b"GGUF and nothing more")
     with pytest.raises(ModelError) as caught:
-        require_fim(str(path))
+        require_completion(str(path))
     assert "fill-in-the-middle" not in str(caught.value)
 
 
@@ -64,8 +64,22 @@ def test_the_registry_entry_has_precedence(tmp_path: Path) -> None:
     config_folder().mkdir(parents=True)
     file = config_folder() / "models.toml"
     file.write_text(ENTRY.format("prefix", path))
-    require_fim("mine")
+    require_completion("mine")
     file.write_text(ENTRY.format("prefiks", path))
     with pytest.raises(ModelError, match="did you mean 'prefix'"):
-        require_fim("mine")
-    require_fim("qwen3-8b")  # its file is not here
+        require_completion("mine")
+    require_completion("qwen3-8b")  # its file is not here
+
+
+def test_next_edit_models_complete(tmp_path: Path) -> None:
+    """By an entry, by the name in the header, or by the file's name; another format of theirs is refused."""
+    named = write_header(tmp_path / "m.gguf", "a", *FORMATS["seed"].markers, name="Zeta 2.1")
+    unnamed = write_header(tmp_path / "sweep-next-edit-1.5b.gguf", "a", *QWEN)
+    config_folder().mkdir(parents=True)
+    entry = ENTRY.replace("fim = ", "next_edit = ")
+    (config_folder() / "models.toml").write_text(entry.format("sweep", write_header(tmp_path / "x.gguf", "a")))
+    assert all(map(supports_completion, (str(named), str(unnamed), "mine")))
+    (config_folder() / "models.toml").unlink()
+    other = write_header(tmp_path / "other.gguf", "a", *QWEN, name="Sweep Next Edit V2 7B")
+    with pytest.raises(ModelError, match="predicts edits and does not fill in"):
+        require_completion(str(other))
