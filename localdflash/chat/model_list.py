@@ -91,11 +91,14 @@ async def explain_fit(pair: str) -> list[str]:
     needs = f"{format_bytes(plan['total'])} with a margin, {format_bytes(plan['free'])} of {plan['what']} are free"
     speed = plan["speed"]
     drafted = f", {speed['drafted']:.0f} with drafts" if speed["drafted"] else ""
+    plain = (
+        f"At most {speed['plain']:.0f} tokens a second without drafts{drafted} (estimated)" if speed["plain"] else ""
+    )
     return [
         f"{'Fits' if plan['fits'] else 'Does not fit'} on {plan['backend']}: {needs}",
         *([plan["verdict"]] if plan["verdict"] else []),
         f"Context: {plan['context']} of {plan['trained']} tokens",
-        f"At most {speed['plain']:.0f} tokens a second without drafts{drafted} (estimated)",
+        *([plain] if plain else []),
     ]
 
 

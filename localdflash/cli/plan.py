@@ -12,7 +12,7 @@ from localdflash.cli import shell_completion
 from localdflash.cli.output import print_fields, print_json, print_table, say
 from localdflash.models.backend_names import PLANNED
 from localdflash.models.config import KV_FORMATS
-from localdflash.models.memory.parts import format_bytes, total
+from localdflash.models.memory.parts import IN_MEMORY, format_bytes, total
 
 if TYPE_CHECKING:
     from localdflash.loading.plan.planner import Plan, RegistryOnly, Speed
@@ -92,16 +92,21 @@ def _fields(result: "Plan") -> Iterator[tuple[str, str]]:
     yield "largest context that fits", f"{result.largest_context} tokens{without}"
     best = result.best_quantization or "none"
     condition = "" if result.fits else ", without the drafter"
-    yield "quantization", f"{result.quantization}; best that fits at this context{condition}: {best}"
+    whole = " all on the GPU" if any(name.endswith(IN_MEMORY) for name in result.parts) else ""
+    yield "quantization", f"{result.quantization}; best that fits{whole} at this context{condition}: {best}"
     yield from _speed(result.speed)
 
 
 def _speed(speed: "Speed") -> Iterator[tuple[str, str]]:
     bandwidth = speed.bandwidth
+    if speed.plain is None:
+        yield "speed", "not known: the GPU reads all weights, and llama.cpp's devices are not measured"
+        return
     yield "memory bandwidth", f"{bandwidth.value:.1f} GB/s, {bandwidth.how}, {bandwidth.day}"
     read = format_bytes(speed.bytes_per_token)
     cached = "; more while they stay in a cache" if speed.bytes_per_token < MAX_CACHED_BYTES else ""
-    source = f"{read} of weights are read for each{cached}"
+    beside = f" in memory, and {format_bytes(speed.bytes_on_gpu)} on the GPU" if speed.bytes_on_gpu else ""
+    source = f"{read} of weights{beside} are read for each{cached}"
     yield "speed, estimated", f"at most {format_rate(speed.plain)} tokens/s without drafts: {source}"
     if speed.tau and speed.drafted:
         tau = f"{speed.tau.value:.2f} tokens per verify step ({speed.tau.how}, {speed.tau.day})"

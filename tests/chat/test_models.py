@@ -117,6 +117,9 @@ def test_explain_fit_of_a_pair_that_does_not_fit(monkeypatch: pytest.MonkeyPatch
         "Context: 4096 of 40960 tokens",
         "At most 32 tokens a second without drafts, 98 with drafts (estimated)",
     ]
+    unknown = PLAN | {"speed": {"plain": None, "drafted": None}}
+    replace_program(monkeypatch, f"print({json.dumps(unknown)!r})")
+    assert not any("tokens a second" in line for line in asyncio.run(model_list.explain_fit("big")))
 
 
 @pytest.mark.system

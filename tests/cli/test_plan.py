@@ -1,6 +1,7 @@
 """`models plan` and `models ps`, on simulated machines with more and less memory."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from localdflash.base.machine import hardware as machine
 from localdflash.base.machine import measurements
+from localdflash.loading.plan import planner
 from localdflash.models.memory import free
 from localdflash.models.memory.fit import MemoryBudget
 from tests.cli.conftest import Command
@@ -108,6 +110,15 @@ def test_plan_for_a_gpu(run: Command, tiny_pair: Path, monkeypatch: pytest.Monke
     code, plan = run_plan(run, tiny_pair / "target.gguf", "--ctx", "1024")
     assert (code, plan["drafter"], plan["context"]) == (0, "4 bits", 1024)
     assert "the drafter has 4 bits" in plan["verdict"]
+
+
+def test_speed_with_llama_cpp_on_a_gpu(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = planner.make_plan("embedded")
+    partly, whole = replace(made.speed, bytes_on_gpu=2 * GB), replace(made.speed, plain=None)
+    for speed, said in ((partly, "in memory, and 2.00 GB on the GPU are read"), (whole, "the GPU reads all weights")):
+        plan = replace(made, speed=speed)
+        monkeypatch.setattr(planner, "make_plan", lambda *_, plan=plan: plan)
+        assert said in run("models", "plan", "embedded").out
 
 
 def test_plan_beside_another_pair(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:

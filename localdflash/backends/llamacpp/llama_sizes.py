@@ -28,7 +28,7 @@ from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, SCRA
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.models.shapes.drafter_check import block_count, count_prediction_bytes
-from localdflash.models.weights.gguf import GGUFHeader, read_header
+from localdflash.models.weights.gguf import GGUFHeader, TensorInfo, read_header
 
 _CACHE = re.compile(r": size = +([\d.]+) MiB \(")
 _STATES = re.compile(r": size = +([\d.]+) MiB \(.* (\d+) rs_seq\)")  # the size of rs_seq + 1 states
@@ -83,6 +83,13 @@ def split_weight_bytes(header: GGUFHeader, placement: Placement) -> tuple[int, i
     if placement.layers and head == TABLE:
         on_device += header.tensors[TABLE].nbytes
     return on_device, in_memory
+
+
+def tensors_read_in_memory(header: GGUFHeader, placement: Placement) -> dict[str, TensorInfo]:
+    """Return the tensors in main memory of a model with layers on the device, without the embedding table."""
+    first = block_count(header) + 1 - placement.layers
+    in_memory = (name for name in header.tensors if name != TABLE and not _is_on_device(name, first, placement))
+    return {name: header.tensors[name] for name in in_memory}
 
 
 def _is_on_device(name: str, first_block: int, placement: Placement) -> bool:

@@ -153,7 +153,7 @@ def _describe_changes(
     if placement.layers < full.layers:
         changes.append(f"{placement.layers} of {full.layers} layers are on the GPU")
     if placement.experts:
-        changes.append(f"the experts of {len(placement.experts)} layers are in memory")
+        changes.append(f"the experts of {len(placement.experts)} of {placement.layers - 1} layers are in memory")
     if chosen.drafter != requested:
         changes.append("the drafter was left out")
     if chosen.context < max_context:

@@ -38,13 +38,17 @@ from localdflash.models.weights.gguf import GGUFHeader, cached_headers, read_hea
 
 @dataclass(frozen=True)
 class Speed:
-    """Estimated upper bound in tokens per second by memory bandwidth. `drafted` is None if tau is not known."""
+    """Estimated upper bound in tokens per second by memory bandwidth.
+
+    With llama.cpp on a GPU, whose bandwidth is not measured, only the weights in main memory count.
+    """
 
     bandwidth: measurements.Measurement  # GB/s
-    bytes_per_token: int
-    plain: float
+    bytes_per_token: int  # read at this bandwidth
+    bytes_on_gpu: int  # read from a GPU in addition, at an unknown bandwidth
+    plain: float | None  # None: the GPU reads all
     tau: measurements.Measurement | None
-    drafted: float | None
+    drafted: float | None  # None if tau or `plain` is not known
 
 
 @dataclass(frozen=True)
@@ -212,7 +216,7 @@ def _on_cpu(request: PlanRequest, why: str) -> Plan:
 
 def _on_llamacpp(request: PlanRequest, why: str) -> Plan:
     extras.require("llama", "backend llama.cpp")
-    from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes
+    from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes, tensors_read_in_memory
     from localdflash.backends.llamacpp.placement import ALL_LAYERS, PROCESSOR, Placement
     from localdflash.backends.llamacpp.placing import choose_gpu, plan_placement
 
@@ -230,7 +234,12 @@ def _on_llamacpp(request: PlanRequest, why: str) -> Plan:
         request.check_context(sizes)
         program = program_bytes(drafter is not None and drafter.suffix == ".safetensors")
         budget = placement.device.budget() if placement.device else system_budget()
-        return _plan(request, "llama.cpp", why, sizes, budget, measurements.bandwidth(), program, verdict, fits)
+        made = _plan(request, "llama.cpp", why, sizes, budget, measurements.bandwidth(), program, verdict, fits)
+    if not placement.device or placement.device.integrated:
+        return made
+    header = read_header(target)
+    in_memory = replace(header, tensors=tensors_read_in_memory(header, placement))
+    return replace(made, speed=_with_gpu(made.speed, bytes_per_token(in_memory), made.parts))
 
 
 def _on_cuda(request: PlanRequest, why: str) -> Plan:
@@ -298,9 +307,20 @@ def _speed(pair: str, header: GGUFHeader, chosen_fit: Fit, bandwidth: measuremen
     plain = tokens_per_second(bandwidth.value, token_bytes)
     tau = measurements.recall(f"tau of {pair}") if chosen_fit.drafter != NO_DRAFTER else None
     if tau is None:
-        return Speed(bandwidth, token_bytes, plain, None, None)
-    drafted = tau.value * tokens_per_second(bandwidth.value, token_bytes + chosen_fit.parts[DRAFTER])
-    return Speed(bandwidth, token_bytes, plain, tau, drafted)
+        return Speed(bandwidth, token_bytes, 0, plain, None, None)
+    drafted = tau.value * tokens_per_second(bandwidth.value, token_bytes + chosen_fit.parts.get(DRAFTER, 0))
+    return Speed(bandwidth, token_bytes, 0, plain, tau, drafted)
+
+
+def _with_gpu(speed: Speed, in_memory: int, parts: Parts) -> Speed:
+    """Return the speed if only `in_memory` bytes per token are read from main memory, the others from a GPU."""
+    drafted, plain = None, tokens_per_second(speed.bandwidth.value, in_memory) if in_memory else None
+    if speed.tau and in_memory:
+        read = in_memory + parts.get(DRAFTER + IN_MEMORY, 0)
+        drafted = speed.tau.value * tokens_per_second(speed.bandwidth.value, read)
+    return replace(
+        speed, bytes_per_token=in_memory, bytes_on_gpu=speed.bytes_per_token - in_memory, plain=plain, drafted=drafted
+    )
 
 
 def stand_in(source: FileSource, folder: Path) -> Path:

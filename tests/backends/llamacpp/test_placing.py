@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.backends.llamacpp import llama_library, placing
+from localdflash.backends.llamacpp import llama_library, llama_sizes, placing
 from localdflash.backends.llamacpp.llama_sizes import (
     LlamaCppSizes,
     ReportedSizes,
@@ -14,12 +14,24 @@ from localdflash.backends.llamacpp.llama_sizes import (
     parse_size_lines,
     split_weight_bytes,
 )
-from localdflash.backends.llamacpp.placement import ALL_LAYERS, PROCESSOR, Device, Placement
+from localdflash.backends.llamacpp.placement import ALL_LAYERS, MARGIN, PROCESSOR, Device, Placement
 from localdflash.backends.llamacpp.placing import choose_placement, plan_placement
 from localdflash.base.errors import ModelError, OutOfMemory
+from localdflash.base.machine import hardware as machine
+from localdflash.loading.plan.here import bytes_per_token
+from localdflash.loading.plan.planner import Plan, make_plan
 from localdflash.models.load_options import Options
 from localdflash.models.memory.fit import NO_DRAFTER, UNCHANGED, MemoryBudget
-from localdflash.models.memory.parts import DRAFTER, IN_MEMORY, SCRATCH, TARGET, TARGET_KV, Parts
+from localdflash.models.memory.parts import (
+    DRAFTER,
+    IN_MEMORY,
+    SCRATCH,
+    TARGET,
+    TARGET_KV,
+    Parts,
+    split_host_parts,
+    total,
+)
 from localdflash.models.weights.gguf import read_header
 from tests.support.random_models import Shape, write, write_header_alone
 
@@ -145,6 +157,33 @@ class OnProcessor(LlamaCppSizes):
     def __init__(self, target: Path, drafter: Path | None, placement: Placement = PROCESSOR) -> None:
         super().__init__(target, drafter)
         self._placement = placement
+
+
+def test_plan_of_a_mixture_says_where_its_experts_are_and_what_the_gpu_reads(
+    mixture: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header = read_header(mixture)
+    experts = sum(info.nbytes for name, info in header.tensors.items() if name.startswith("blk.0.") and "_exps" in name)
+    with OnProcessor(mixture, None, Placement(GPU, 5)) as sizes:
+        on_gpu, _ = split_host_parts(sizes.parts(1024, NO_DRAFTER))
+    monkeypatch.setattr(machine, "bandwidth", lambda: 50.0)
+    for module in (llama_sizes, placing):
+        monkeypatch.setattr(module, "LlamaCppSizes", OnProcessor)
+
+    def plan_with(free: int) -> Plan:
+        card = Device("Vulkan0", "a card", False, free, free)
+        for module in (llama_library, placing):
+            monkeypatch.setattr(module, "devices", lambda: [card])
+        return make_plan(str(mixture), 1024, "llama.cpp", "gpu")
+
+    plan = plan_with(total(on_gpu) + MARGIN - experts - 1)
+    assert "the experts of 2 of 4 layers are in memory" in plan.verdict
+    speed = plan.speed
+    assert speed.bytes_per_token == experts  # two of four experts of two layers
+    assert speed.bytes_on_gpu == bytes_per_token(header) - experts
+    assert speed.plain == pytest.approx(50e9 / experts)
+    whole = plan_with(8000 * MB).speed
+    assert (whole.plain, whole.bytes_per_token, whole.bytes_on_gpu) == (None, 0, bytes_per_token(header))
 
 
 def test_loaded_bytes_are_parsed_by_device() -> None:

@@ -71,13 +71,15 @@ def test_the_cuda_engine_where_the_pair_fits_on_the_gpu(
 def test_the_speed_is_bandwidth_over_the_bytes_that_a_token_reads(tiny_pair: Path) -> None:
     path = tiny_pair / "target.gguf"
     on_disk = replace(entry(), target=replace(entry().target, repository=None, file=str(path)))
-    odd = replace(entry(), target=replace(entry().target, quantization="IQ2_XXS"))
+    unsized = replace(entry(), target=replace(entry().target, size=None))
+    odd = replace(unsized, target=replace(unsized.target, quantization="IQ2_XXS"))
     for pair, expected in (
         (entry("qwen3-8b"), 20e9 / (8.2e9 * 4.89 / 8)),
         (entry("qwen3-coder-30b-a3b"), 20e9 / (3.3e9 * 4.89 / 8)),  # its active experts
         (on_disk, 20e9 / bytes_per_token(read_header(path))),
         (odd, None),
-        (replace(entry(), active=None), None),
+        (replace(unsized, active=None), None),
+        (replace(entry(), active=None), 20e9 / 5027783488),  # the whole file
     ):
         assert assess_pair(pair).tokens_per_second == (expected and pytest.approx(expected))
 
