@@ -12,7 +12,7 @@ from typing import Any
 
 from lsprotocol import types
 
-from localdflash.code.next_edit.line_changes import LineChange, Replacement, diff_of
+from localdflash.code.next_edit.line_changes import LineChange, Replacement, diff_of, edit_between
 from localdflash.code.next_edit.propose import Proposer
 from localdflash.code.next_edit.source import LANGUAGES
 from localdflash.code.next_edit.trail import EditTrail
@@ -125,7 +125,7 @@ class NextEdits:
         replaced = tuple(lines[change.start : change.end])
         accepted = "\n".join([*lines[: change.start], *change.lines, *lines[change.end :]])
         if accepted not in steps:  # else it undoes the user's latest edits
-            self._offer(document, change.range_in(lines), accepted, (replaced, change.lines))
+            self._offer(document, edit_between(steps[-1], accepted), accepted, (replaced, change.lines))
 
     def _offer(self, document: Document, edit: Replacement, accepted: str, pattern: Hashable) -> None:
         """Send a proposal, unless the user rejected its pattern before."""

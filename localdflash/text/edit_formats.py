@@ -47,6 +47,7 @@ class EditRegion:
     after: str  # empty, or begins with a line feed
     cursor: int  # offset in `text`
     original: str  # the text before the latest edit
+    first_line: int = 0  # number of its first line in the document
 
 
 @dataclass(frozen=True)

@@ -1,40 +1,29 @@
-"""Changes of whole lines: the edit of a document that makes one, and the diff of two texts."""
+"""Changes of whole lines: the edit that turns a document into another one, and the diff of the two."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from localdflash.code.next_edit.source import difference
 from localdflash.code.next_edit.trail import Position
 
 CONTEXT_LINES = 3  # lines around an edit in its diff
-
 Replacement = tuple[Position, Position, str]  # start and end of replaced text, and the new text
 
 
 class LineChange(NamedTuple):
-    """Replacement of the lines from `start` to before `end` by `lines`, which have no line ends.
-
-    A change never removes all lines: the empty text is one empty line.
-    """
+    """Replacement of the lines from `start` to before `end` by `lines`, which have no line ends."""
 
     start: int
     end: int
     lines: tuple[str, ...]
 
-    def range_in(self, lines: Sequence[str]) -> Replacement:
-        """Return start and end of the replaced text in a document, and the new text, minimal if it is one line."""
-        text, last = "\n".join(self.lines), self.end - 1
-        if self.start < self.end and self.lines:
-            change = difference(lines[last], text) if len(self.lines) == self.end - self.start == 1 else None
-            if change:
-                return (last, change.start), (last, change.old_end), text[change.start : change.new_end]
-            return (self.start, 0), (last, len(lines[last])), text
-        if not self.lines and self.end < len(lines):
-            return (self.start, 0), (self.end, 0), ""
-        if not self.start:
-            return (0, 0), (0, 0), f"{text}\n"
-        before = (self.start - 1, len(lines[self.start - 1]))
-        return before, (last, len(lines[last])), f"\n{text}" if self.lines else ""
+
+def edit_between(old: str, new: str) -> Replacement:
+    """Return the shortest edit that makes one text of another; inserted lines follow the end of the line before."""
+    change = difference(old[::-1], new[::-1])  # from the end, so that inserted lines begin with their line feed
+    assert change
+    start, end = len(old) - change.old_end, len(old) - change.start
+    first, last = ((old.count("\n", 0, at), at - old.rfind("\n", 0, at) - 1) for at in (start, end))
+    return first, last, new[start : len(new) - change.start]
 
 
 def diff_of(before: str, after: str) -> str:

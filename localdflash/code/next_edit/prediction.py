@@ -20,11 +20,10 @@ SPARE_TOKENS = 200  # tokens of an answer beyond those of the region
 
 @dataclass(frozen=True)
 class EditPrompt:
-    """Prompt of a prediction. `first_line`: number of the region's first line in the request's text."""
+    """Prompt of a prediction, with its format and region."""
 
     form: EditFormat
     region: EditRegion
-    first_line: int
     request: Request
 
     def changes(self, answer: str) -> list[LineChange] | None:
@@ -32,7 +31,7 @@ class EditPrompt:
         updated = parse(self.form, self.region.text, answer)
         if updated is None:
             return None
-        old, new, first = self.region.text.split("\n"), updated.split("\n"), self.first_line
+        old, new, first = self.region.text.split("\n"), updated.split("\n"), self.region.first_line
         return [
             LineChange(first + start, first + end, tuple(new[new_start:new_end]))
             for kind, start, end, new_start, new_end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
@@ -48,7 +47,7 @@ def plan_prediction(
     `pieces`: code from elsewhere, and recent edits as diffs, the latest last.
     """
     edits = [EditDiff(piece.name, piece.text) for piece in pieces if piece.kind == "edit"]
-    region, first_line = _region(form, path, before, after, edits)
+    region = _region(form, path, before, after, edits)
     if len(region.text) > MAX_REGION_CHARS or any(mark in region.text for mark in form.reserved):
         return None
     room = MAX_PROMPT_CHARS - sum(map(len, (region.before, region.text, region.after, region.original)))
@@ -70,11 +69,11 @@ def plan_prediction(
     stops = filter(tokenizer.has_special, form.stops)
     max_tokens = len(tokenizer.encode(region.text)) + SPARE_TOKENS
     request = Request(ids, max_tokens, ends=tokenizer.ends.union(map(tokenizer.special, stops)))
-    return EditPrompt(form, region, first_line, request)
+    return EditPrompt(form, region, request)
 
 
-def _region(form: EditFormat, path: str, before: str, after: str, edits: Sequence[EditDiff]) -> tuple[EditRegion, int]:
-    """Return the region around a cursor, and the number of its first line."""
+def _region(form: EditFormat, path: str, before: str, after: str, edits: Sequence[EditDiff]) -> EditRegion:
+    """Return the region around a cursor."""
     lines, at = (before + after).split("\n"), before.count("\n")
     start, end = _grow(lines, at, at + 1, form.max_lines, form.max_chars)
     first, last = _grow(lines, start, end, len(lines), CONTEXT_CHARS)
@@ -82,7 +81,7 @@ def _region(form: EditFormat, path: str, before: str, after: str, edits: Sequenc
     cursor = sum(len(line) + 1 for line in lines[start:at]) + len(before) - before.rfind("\n") - 1
     original = _before_edit(text, cursor, edits[-1]) if edits and edits[-1].name == path else text
     above, below = "".join(f"{line}\n" for line in lines[first:start]), "".join(f"\n{line}" for line in lines[end:last])
-    return EditRegion(path, above, text, below, cursor, original), start
+    return EditRegion(path, above, text, below, cursor, original, start)
 
 
 def _grow(lines: Sequence[str], start: int, end: int, max_lines: int, room: int) -> tuple[int, int]:

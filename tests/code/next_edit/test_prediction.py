@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.code.context.context import ContextPiece
-from localdflash.code.next_edit.line_changes import LineChange, diff_of
+from localdflash.code.next_edit.line_changes import diff_of, edit_between
 from localdflash.code.next_edit.prediction import CONTEXT_CHARS, MAX_PROMPT_CHARS, EditPrompt, plan_prediction
 from localdflash.engine.generate import Request
 from localdflash.models.registry.registry import load_registry, local_files
@@ -32,19 +32,10 @@ def plan(tokenizer: Tokenizer, before: str, after: str, *pieces: ContextPiece, n
     return prompt
 
 
-def applied(lines: list[str], change: LineChange) -> list[str]:
-    """Return the lines after the edit that makes a change."""
-    start, end, new = change.range_in(lines)
-    assert start <= end
-    before = "\n".join([*lines[: start[0]], lines[start[0]][: start[1]]])
-    after = "\n".join([lines[end[0]][end[1] :], *lines[end[0] + 1 :]])
-    return f"{before}{new}{after}".split("\n")
-
-
 @given(LINES, LINES)
 def test_changes_make_the_updated_text(old: list[str], new: list[str]) -> None:
     text = "\n".join(old)
-    prompt = EditPrompt(ZETA2, EditRegion("a.py", "", text, "", 0, text), 0, Request([], 0))
+    prompt = EditPrompt(ZETA2, EditRegion("a.py", "", text, "", 0, text), Request([], 0))
     changes = prompt.changes("\n".join(new))
     if changes is None:
         assert not "".join(new).strip()
@@ -52,24 +43,35 @@ def test_changes_make_the_updated_text(old: list[str], new: list[str]) -> None:
     lines = old
     for change in reversed(changes):
         assert 0 <= change.start <= change.end <= len(old)
-        lines = applied(lines, change)
+        lines = [*lines[: change.start], *change.lines, *lines[change.end :]]
     updated = "\n".join(new).rstrip("\n") + text[len(text.rstrip("\n")) :]
     assert "\n".join(lines) == updated
 
 
+@given(LINES, LINES)
+def test_an_edit_makes_one_text_of_another(old: list[str], new: list[str]) -> None:
+    text, wanted = "\n".join(old), "\n".join(new)
+    if old == new:
+        return
+    start, end, inserted = edit_between(text, wanted)
+    before = "\n".join([*old[: start[0]], old[start[0]][: start[1]]])
+    after = "\n".join([old[end[0]][end[1] :], *old[end[0] + 1 :]])
+    assert (f"{before}{inserted}{after}", start <= end) == (wanted, True)
+
+
 @pytest.mark.parametrize(
-    ("change", "edit"),
+    ("new", "edit"),
     [
-        (LineChange(1, 2, ("  return w",)), ((1, 10), (1, 14), "")),
-        (LineChange(1, 1, ("  x = 1", "")), ((0, 5), (0, 5), "\n  x = 1\n")),
-        (LineChange(0, 0, ("import a",)), ((0, 0), (0, 0), "import a\n")),
-        (LineChange(0, 1, ()), ((0, 0), (1, 0), "")),
-        (LineChange(1, 3, ()), ((0, 5), (2, 1), "")),
-        (LineChange(0, 2, ("x",)), ((0, 0), (1, 14), "x")),
+        ("def f\n  return w\n  y", ((1, 10), (1, 14), "")),
+        ("def f\n  x = 1\n\n  return width\n  y", ((0, 5), (0, 5), "\n  x = 1\n")),
+        ("import a\ndef f\n  return width\n  y", ((0, 0), (0, 0), "import a\n")),
+        ("  return width\n  y", ((0, 0), (1, 0), "")),
+        ("def f\n  y", ((0, 5), (1, 14), "")),
+        ("def f", ((0, 5), (2, 3), "")),
     ],
 )
-def test_the_edit_of_a_change(change: LineChange, edit: object) -> None:
-    assert change.range_in(["def f", "  return width", "y"]) == edit
+def test_where_an_edit_is(new: str, edit: object) -> None:
+    assert edit_between("def f\n  return width\n  y", new) == edit
 
 
 @given(LINES, LINES)
@@ -89,7 +91,7 @@ def test_the_region_is_around_the_cursor(tokenizer: Tokenizer) -> None:
     at = text.index("line 100") + 4
     sweep = plan(tokenizer, text[:at], text[at:])
     assert sweep.region.text.split("\n") == [f"line {number}" for number in range(90, 111)]
-    assert (sweep.first_line, sweep.region.text[: sweep.region.cursor].count("\n")) == (90, 10)
+    assert (sweep.region.first_line, sweep.region.text[: sweep.region.cursor].count("\n")) == (90, 10)
     zeta = plan(tokenizer, text[:at], text[at:], name="zeta-2")
     assert ZETA2.max_chars - 20 < len(zeta.region.text) <= ZETA2.max_chars + len("line 100")
     assert zeta.region.before + zeta.region.text + zeta.region.after in f"{text}\n"
