@@ -1,6 +1,6 @@
 """Formats of next-edit models: a prompt that shows a region of a file, and an answer that rewrites the region.
 
-Sources: Zed's crates `edit_prediction` (`sweep_prompt.rs`, `zeta1.rs`) and `zeta_prompt` (zeta-2 is its
+Sources: Zed's crates `edit_prediction` (`sweep_prompt.rs`) and `zeta_prompt` (zeta-2 is its
 `V0211SeedCoder`, zeta-2.1 its `V0318SeedMultiRegions`), the package zed-zeta-bindings, and the model cards of
 sweepai/sweep-next-edit-1.5B and zed-industries/zeta-2.1.
 """
@@ -108,18 +108,6 @@ FORMATS: dict[str, EditFormat] = {
             *_ZETA2_PARTS,
             answer_end=">>>>>>> UPDATED",
         ),
-        EditFormat(
-            "zeta",
-            r"(?<![a-z])zeta(?![a-z]|[-_ ]?\d)",
-            "### Instruction:\nYou are a code completion assistant and your task is to analyze user edits and then "
-            "rewrite an excerpt that the user provides, suggesting the appropriate edits within the excerpt, taking "
-            "into account the cursor location.\n\n### User Edits:{edits}\n\n### User Excerpt:\n\n```{path}\n"
-            "{file_start}{before}<|editable_region_start|>\n{region}\n<|editable_region_end|>{after}\n```\n\n"
-            "### Response:\n<|editable_region_start|>\n",  # the model's answers begin with the last line
-            "\n\nUser edited {name}:\n```diff\n{diff}```",
-            cursor="<|user_cursor_is_here|>",
-            answer_end="<|editable_region_end|>",
-        ),
     )
 }
 
@@ -146,7 +134,6 @@ def render(
         "original": [_lines(region.original)],
         "region": marked,
         "lines": [*marked, "" if region.text.endswith("\n") else "\n"],
-        "file_start": [] if region.before else [Template("<|start_of_file|>\n")],
         "files": [*_fill(form.files, files=file_parts)] if file_parts else [],
         "edits": [*_fill(form.edits, edits=edit_parts)] if edit_parts else [],
     }

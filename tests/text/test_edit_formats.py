@@ -90,51 +90,12 @@ def f(w):
     + """<|marker_1|>def f(w):
 <|user_cursor|>    return width<|marker_2|>
 <[fim-middle]>""",
-    "zeta": """### Instruction:
-You are a code completion assistant and your task is to analyze user edits and then rewrite an excerpt that the user \
-provides, suggesting the appropriate edits within the excerpt, taking into account the cursor location.
-
-### User Edits:
-
-User edited src/b.py:
-```diff
-@@ -1,1 +1,1 @@
--A = 1
-+B = 1
-```
-
-User edited src/a.py:
-```diff
-@@ -2,3 +2,3 @@
- 
--def f(width):
-+def f(w):
-     return width
-```
-
-### User Excerpt:
-
-```src/a.py
-import b
-
-<|editable_region_start|>
-def f(w):
-<|user_cursor_is_here|>    return width
-<|editable_region_end|>
-
-f(1)
-```
-
-### Response:
-<|editable_region_start|>
-""",  # noqa: W293
 }
 UPDATED = "def f(w):\n    return w"
 ANSWERS = {  # up to `answer_end` or the end token
     "sweep": "def f(w):\n    return w\n",
     "zeta-2": "def f(w):\n    return w<|user_cursor|>\n",
     "zeta-2.1": "<|marker_1|>def f(w):\n    return w<|user_cursor|><|marker_2|>",
-    "zeta": "def f(w):\n    return w<|user_cursor_is_here|>\n",
 }
 MALFORMED = {
     "sweep": ["", " \n"],
@@ -148,7 +109,6 @@ MALFORMED = {
             "<|marker_1|>a<|user_cursor|>b<|user_cursor|><|marker_2|>",
         ),
     ],
-    "zeta": ["", "a<|user_cursor_is_here|>b<|user_cursor_is_here|>", "a<|editable_region_end|>b"],
 }
 LINES = st.lists(
     st.sampled_from(["", "    x = 1", "}", "    return", "def f():", "é", "\x0c"]), min_size=1, max_size=40
@@ -168,7 +128,6 @@ def test_what_is_missing_is_left_out() -> None:
     head = "<[fim-suffix]>\n<[fim-prefix]><filename>a.py\n"
     assert prompts["zeta-2"] == f"{head}<<<<<<< CURRENT\nx\n<|user_cursor|>=======\n<[fim-middle]>"
     assert prompts["zeta-2.1"] == f"{head}<|marker_1|>x\n<|user_cursor|><|marker_2|>\n<[fim-middle]>"
-    assert "```a.py\n<|start_of_file|>\n<|editable_region_start|>\nx\n<|user_cursor_is_here|>\n" in prompts["zeta"]
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -183,7 +142,7 @@ def test_answers(name: str) -> None:
 
 
 def test_line_feeds_at_the_end_stay() -> None:
-    for name in ("sweep", "zeta-2", "zeta"):
+    for name in ("sweep", "zeta-2"):
         assert parse(FORMATS[name], "a\nb\n\n", "a\nc") == "a\nc\n\n"
         assert parse(FORMATS[name], "a\nb", "a\nc\n\n\n") == "a\nc"
 
@@ -197,7 +156,7 @@ def test_an_answer_rewrites_the_region_only(old: str, new: str, data: st.DataObj
     between = "".join(f"<|marker_{number + 1}|>" for number in range(first + 1, last + 1))
     answer = f"<|marker_{first + 1}|>{new}{between}"
     assert parse(FORMATS["zeta-2.1"], old, answer) == old[: offsets[first]] + new + old[offsets[last] :]
-    for name in ("sweep", "zeta-2", "zeta"):
+    for name in ("sweep", "zeta-2"):
         expected = new.rstrip("\n") + old[len(old.rstrip("\n")) :] if new.strip() else None
         assert parse(FORMATS[name], old, f"{new}\n") == expected
 
@@ -225,10 +184,10 @@ def test_blocks_are_whole_lines(text: str) -> None:
     [
         ({"general.name": "Zeta 2.1", "general.basename": "zeta"}, "m.gguf", "zeta-2.1"),
         ({"general.name": "Zeta 2"}, "m.gguf", "zeta-2"),
-        ({"general.name": "Zeta"}, "m.gguf", "zeta"),
+        ({"general.name": "Zeta"}, "m.gguf", None),
         ({}, "zed-industries_zeta-2-Q4_K_L.gguf", "zeta-2"),
         ({}, "zeta-2.1.i1-Q4_K_M.gguf", "zeta-2.1"),
-        ({}, "zed-industries_zeta-Q4_K_M.gguf", "zeta"),
+        ({}, "zed-industries_zeta-Q4_K_M.gguf", None),
         ({}, "sweep-next-edit-1.5b.q8_0.v2.gguf", "sweep"),
         ({"general.name": "Sweep Next Edit 0.5B"}, "m.gguf", "sweep"),
         ({}, "sweep-next-edit-v2-7B.gguf", None),

@@ -41,7 +41,7 @@ _PAIR: _Types = {
     "context": Annotated[int, Meta(ge=64, le=100_000_000)] | None,
     "layers": Annotated[int, Meta(ge=1, le=1000)] | None,
     "fim": _Name | None,
-    "next_edit": Literal["sweep", "zeta", "zeta-2", "zeta-2.1"] | None,
+    "next_edit": Literal["sweep", "zeta-2", "zeta-2.1"] | None,
     "chat": bool | None,
     "kv": Literal["f16", "int8"] | None,
     "notes": tuple[Text, ...] | None,

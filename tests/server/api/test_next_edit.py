@@ -27,7 +27,6 @@ SPECIALS = {
     "sweep-next-edit-1.5b": ["<|endoftext|>", "<|file_sep|>"],
     "zeta-2": ["<[end▁of▁sentence]>", "<[fim-suffix]>", "<[fim-prefix]>", "<[fim-middle]>", "<filename>"],
     "zeta-2.1": ["<[end▁of▁sentence]>", "<[fim-suffix]>", "<[fim-prefix]>", "<[fim-middle]>", "<filename>"],
-    "zeta": ["<|endoftext|>"],
 }
 CHANGE = [9, 10, ["    return w * 2"]]  # first line, the line after the last, new lines
 
@@ -61,14 +60,7 @@ def zeta_2_1(prompt: str) -> Sequence[str]:
     return [f"<|marker_2|>{block.replace('return width * 2', 'return w * 2')}<|marker_3|>", "<[end▁of▁sentence]>"]
 
 
-def zeta(prompt: str) -> Sequence[str]:
-    marks = "<|editable_region_start|>\n", "\n<|editable_region_end|>"
-    assert prompt.endswith("### Response:\n<|editable_region_start|>")
-    current = prompt.partition(marks[0])[2].partition(marks[1])[0].replace("<|user_cursor_is_here|>", "")
-    return [current.replace("return width * 2", "return w * 2") + marks[1]]
-
-
-ANSWERS = {"sweep-next-edit-1.5b": sweep, "zeta-2": zeta_2, "zeta-2.1": zeta_2_1, "zeta": zeta}
+ANSWERS = {"sweep-next-edit-1.5b": sweep, "zeta-2": zeta_2, "zeta-2.1": zeta_2_1}
 
 
 @pytest.fixture
