@@ -45,7 +45,7 @@ EXACT = DecodeMode(ONE_PATH, tuple(range(1, MAX_WIDTH + 1)))  # as llama.cpp run
 def forward_ms(target: Target, rows: int) -> float:
     """Return the time of a verify batch of `rows` tokens, none committed; a first run warms the CPU's caches."""
     last_committed, *draft_tokens = spread_ids(target.vocab_size, rows)
-    draft = Draft("none", draft_tokens, confidence=[1.0] * len(draft_tokens))
+    draft = Draft(drafter="none", tokens=draft_tokens, confidence=[1.0] * len(draft_tokens))
     for _ in range(2):
         began = time.perf_counter()
         target.verify(last_committed, draft)
