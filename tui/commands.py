@@ -53,7 +53,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("bench", "Answer the last message without and with drafting, and compare.", SPEED, keys=("f5",)),
     Command("new", "Start a new chat.", CHATS, keys=("ctrl+n",)),
     Command("chats", "Find and open an earlier chat.", CHATS, "[WORDS]", ("ctrl+o",), ("resume", "search")),
-    Command("find", "Find words in this chat; without words, the previous match.", CHATS, "[WORDS]", ("ctrl+f",)),
+    Command("find", "Find words in this chat; without words, continue upwards.", CHATS, "[WORDS]", ("ctrl+f",)),
     Command("rename", "Give this chat a name.", CHATS, "NAME"),
     Command("fork", "Start a new chat that continues from message N, or from the last one.", CHATS, "[N]"),
     Command("export", "Write this chat to a file: .md or .json.", CHATS, "PATH"),

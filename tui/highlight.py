@@ -1,4 +1,7 @@
-"""Highlight code line by line, from the lexer state before each line. In an event loop, a thread loads lexers."""
+"""Highlight code line by line, from the lexer state before each line.
+
+Loading a lexer is slow: in an event loop, code stays plain until another module has loaded `missing_languages`.
+"""
 
 import re
 from asyncio import _get_running_loop as running_loop
@@ -47,11 +50,11 @@ _STYLES = {
 }
 
 _lexers: dict[str, "Lexer | None"] = {"": None}
-missing_languages: set[str] = set()  # languages whose lexers are not loaded yet
+missing_languages: set[str] = set()  # requested: languages whose lexers are not loaded yet
 
 
 def is_ready(language: str) -> bool:
-    """Return whether a lexer is loaded. In an event loop, add a missing language to `missing_languages`; else load."""
+    """Return whether the language's lexer has been looked for. If not, load it, or in an event loop request it."""
     if language not in _lexers:
         if running_loop():
             missing_languages.add(language)
@@ -72,14 +75,14 @@ def load(language: str) -> None:
 
 
 def lexer_for(language: str) -> "Lexer | None":
-    """Return the lexer of a language as a fence names it; None if there is none."""
+    """Return the lexer of a language or file name after the ``` of Markdown code; None if there is none."""
     from pygments.lexers import get_lexer_by_name
     from pygments.util import ClassNotFound
 
     name = _NAME.match(language.lstrip("{."))
     if not name or name[0].lower() in {"text", "txt", "plain", "plaintext", "output", "console-output"}:
         return None
-    for alias in (name[0], name[0].rpartition(".")[2]):
+    for alias in (name[0], name[0].rpartition(".")[2]):  # of `main.py` the suffix
         try:
             lexer: Lexer = get_lexer_by_name(alias, stripnl=False, ensurenl=False)
             return lexer
@@ -106,9 +109,9 @@ def _highlight_line(language: str, text: str, state: LexerState) -> tuple[tuple[
 
 def _pieces(lexer: "Lexer", text: str, state: LexerState) -> tuple[list[tuple[str, str]], LexerState]:
     states, in_comment = state
-    end = text.find("*/") + 2 if in_comment else 0
-    if in_comment and end < 2:
+    if in_comment and "*/" not in text:
         return [("syntax.comment", text)], state
+    end = text.index("*/") + 2 if in_comment else 0
     before = [("syntax.comment", text[:end])] if end else []
     tokens, after = _tokens(lexer, text[end:], states)
     opened = _find_open_comment(tokens)
@@ -116,7 +119,7 @@ def _pieces(lexer: "Lexer", text: str, state: LexerState) -> tuple[list[tuple[st
     if opened is None:
         return before + pieces, (after, False)
     comment = ("syntax.comment", "".join(value for _, value in tokens[opened:]))
-    return [*before, *pieces, comment], (states, True)
+    return [*before, *pieces, comment], (states, True)  # after the comment the lexer continues as before the line
 
 
 def _tokens(lexer: "Lexer", text: str, states: tuple[str, ...]) -> tuple[list[tuple[Any, str]], tuple[str, ...]]:
@@ -125,7 +128,7 @@ def _tokens(lexer: "Lexer", text: str, states: tuple[str, ...]) -> tuple[list[tu
 
     if isinstance(lexer, RegexLexer):
         context = LexerContext(text + "\n", 0, list(states))
-        with suppress(Exception):  # some rules need the whole text
+        with suppress(Exception):  # a rule that looks beyond the line fails: then start anew, below
             tokens = _check_tokens(ExtendedRegexLexer.get_tokens_unprocessed(lexer, context=context), text)
             return tokens, tuple(context.stack)
     return _check_tokens(lexer.get_tokens_unprocessed(text + "\n"), text), START[0]
@@ -144,7 +147,10 @@ def _check_tokens(tokens: Iterable[tuple[int, Any, str]], text: str) -> list[tup
 
 
 def _find_open_comment(tokens: list[tuple[Any, str]]) -> int | None:
-    """Return the index of the token at which an unclosed `/*` comment begins; None without such a comment."""
+    """Return the index of the token at which an unclosed `/*` comment begins; None without such a comment.
+
+    Some lexers split `/*` without `*/` into operators, errors or a regular expression, up to three tokens.
+    """
     from pygments.token import Comment, Error, Operator, Punctuation, String
 
     for number, (kind, value) in enumerate(tokens):

@@ -23,7 +23,7 @@ from localdflash.tui import commands
 from localdflash.tui.history import History
 from localdflash.tui.pastes import MAX_PASTE_CHARS, Paste, clean_paste, is_long, normalise_line_ends
 from localdflash.tui.styled_lines import cut
-from localdflash.tui.suggesting import EDIT_ACTIONS, SuggestingArea
+from localdflash.tui.suggesting import ACTION_BY_KEY, SuggestingArea
 from localdflash.tui.suggestions import ArgumentChoices
 
 MAX_PROMPT_ROWS = 8
@@ -123,7 +123,7 @@ class Prompt(SuggestingArea):
         if (self.suggestions.display and self.handle_suggestion_key(event.key)) or self._handle_key(event.key):
             event.stop()
             event.prevent_default()
-        elif action := EDIT_ACTIONS.get(event.key):
+        elif action := ACTION_BY_KEY.get(event.key):
             event.stop()
             event.prevent_default()
             await self.run_action(action)

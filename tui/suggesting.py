@@ -33,7 +33,8 @@ def _bindings() -> Iterable[Binding]:
     yield Binding("ctrl+shift+z,super+shift+z", "redo", "Redo", show=False)
 
 
-EDIT_ACTIONS = {key: binding.action for binding in _bindings() for key in binding.key.split(",")}
+# Actions that edit the text or move the cursor.
+ACTION_BY_KEY = {key: binding.action for binding in _bindings() for key in binding.key.split(",")}
 
 
 class SuggestingArea(TextArea, inherit_bindings=False):
@@ -52,7 +53,11 @@ class SuggestingArea(TextArea, inherit_bindings=False):
         self._inserted_text: str | None = None  # inserted text opens no suggestions
 
     def handle_suggestion_key(self, key: str) -> bool:
-        """Handle a key while suggestions are open; return whether it was used."""
+        """Handle a key while suggestions are open; return False if the prompt must handle it too.
+
+        That is how Enter both accepts and sends a command. For an outdated list, Enter and Tab use a new one; a file
+        search has no rows yet, so the prompt handles the key alone.
+        """
         is_outdated = self._rows_context != self._completion_context()
         if key in ("enter", "tab") and is_outdated:
             self.close_suggestions()
@@ -131,7 +136,7 @@ class SuggestingArea(TextArea, inherit_bindings=False):
         context, start = self._completion_context(), self._word_start()
         if context is None or start == self._dismissed_at:
             self.close_suggestions()
-            self._dismissed_at = start
+            self._dismissed_at = start  # None if the cursor is in no word
             return
         self._dismissed_at = None
         match context.kind:
@@ -154,7 +159,8 @@ class SuggestingArea(TextArea, inherit_bindings=False):
                 hits = await asyncio.to_thread(self.files.find, search.query)
                 if self._pending_search == search:
                     self._pending_search = None
-                    self._show(search, [file_suggestion(hit, mentioned=not search.command) for hit in hits])
+                    is_mention = not search.command  # the path of /attach has no `@`
+                    self._show(search, [file_suggestion(hit, mentioned=is_mention) for hit in hits])
         finally:
             self._is_searching = False
 

@@ -42,7 +42,7 @@ class PromptSuggestion:
     text: str
     hint: str = ""
     marked: tuple[int, ...] = ()
-    sends: bool = False  # whether Enter also sends the prompt
+    sends: bool = False  # whether Enter, after it inserted the text, also sends the prompt
     is_mention: bool = False  # whether `text` mentions a file
 
 

@@ -1,6 +1,6 @@
-"""Compare drafters, each alone over the same target in llama.cpp, on the same prompts.
+"""Compare drafters on the same prompts in llama.cpp: each alone proposes tokens that the same target verifies.
 
-Each drafter is measured with as many draft tokens as pay off, and with a fixed length, which shows its acceptance.
+`DRAFTING` verifies as many draft tokens as pay off; `FORCED` always the whole draft, which shows the acceptance.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +42,8 @@ def completions(limit: int | None) -> LoadPrompts:
 
     def load_prompts(loaded: LoadedPair) -> list[PromptIds]:
         prompts = prompt_set.load(limit)
-        return [PromptIds(*prompt_ids(loaded, prompt), min(prompt.max_tokens, MAX_ANSWER_TOKENS)) for prompt in prompts]
+        encoded = [(*prompt_ids(loaded, prompt), prompt.max_tokens) for prompt in prompts]
+        return [PromptIds(ids, ends, min(max_tokens, MAX_ANSWER_TOKENS)) for ids, ends, max_tokens in encoded]
 
     return load_prompts
 
@@ -69,7 +70,7 @@ def run(
 ) -> dict[str, Any]:
     """Measure the pair's drafter, if any, and `drafters` (specs); UsageError for a spec that cannot draft here."""
     results = list[dict[str, Any]]()
-    for spec in dict.fromkeys((options.drafter, *drafters)):
+    for spec in dict.fromkeys((options.drafter, *drafters)):  # None: the pair's drafter, skipped if it has none
         with LoadedPair(replace(options, drafter=spec, backend="llama.cpp")) as loaded:
             assert loaded.host_pair
             model = next((drafter for drafter in loaded.host_pair.drafters if drafter.is_model), None)
@@ -110,7 +111,7 @@ def _measure(
     rates = {mode: stats.tokens_per_second for mode, stats in totals.items()}
     return {
         "kind": model.name,
-        "rows": loaded.width_status,
+        "rows": loaded.width_status,  # whether `--rows exact` ensures identical tokens, and at what cost
         "tokens": totals[DRAFTING].tokens,
         "tok_s": {mode: round(rate, 1) for mode, rate in rates.items()},
         "over_plain": {mode: round(rates[mode] / rates[BASELINE], 3) for mode in (DRAFTING, FORCED)},

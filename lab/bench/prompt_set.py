@@ -71,7 +71,7 @@ class DocumentedFunction:
     last: int
 
     @property
-    def bare(self) -> str:
+    def without_docstring(self) -> str:
         """Return the function without its docstring."""
         return f"{self.signature}\n{self.body}"
 
@@ -136,7 +136,7 @@ def _fim_block(id_: str, source: str) -> BenchPrompt:
 
 def _write_function(id_: str, source: str) -> BenchPrompt:
     function = _function(id_, source)
-    answer = fenced(function.bare)
+    answer = fenced(function.without_docstring)
     question = function_question(function.signature, function.doc)
     return BenchPrompt(id_, "function", answer, MAX_TOKENS["function"], question=question)
 
@@ -175,7 +175,7 @@ def _statements(code: str) -> str:
 
 def _prose(id_: str, source: str) -> BenchPrompt:
     function = _function(id_, source)
-    question = explain_question(function.bare)
+    question = explain_question(function.without_docstring)
     return BenchPrompt(id_, "prose", function.doc, MAX_TOKENS["prose"], question=question)
 
 

@@ -11,7 +11,7 @@ from localdflash.lab.bench.typing_replay import TypingReplay
 KINDS = (".png", ".svg")
 
 
-def check(path: Path) -> None:
+def check_picture_path(path: Path) -> None:
     """Raise an error if the picture cannot be drawn; called before the replay starts."""
     if path.suffix.lower() not in KINDS:
         raise UsageError(f"{path}: unsupported picture format (expected {' or '.join(KINDS)})")

@@ -17,7 +17,7 @@ from localdflash.lab.bench.passages import count_keys, next_key
 
 REACTION_SECONDS = 0.25
 MEDIAN_GAP, SIGMA, MAX_GAP = 0.15, 0.4, 1.5  # seconds between keys; SIGMA: standard deviation of their logarithm
-LINE_START_FACTOR, WORD_END_FACTOR = 2.5, 1.4  # factors by which the gap before such a key is longer
+LINE_START_FACTOR, AFTER_SIGN_FACTOR = 2.5, 1.4  # the gap is longer at a line's start, and after a space or sign
 MIN_ACCEPTED_CHARS = 2  # accepting a shorter text takes as many keys as typing it
 
 _LINE = re.compile(r"\n*[^\n]*")
@@ -61,7 +61,10 @@ class Typist:
         self._editor, self._random, self._speed = editor, random.Random(seed), speed
 
     async def type(self, text: str, typed: TypedKeys) -> None:
-        """Type a text at the cursor, accepting suggestions; count the keys in `typed`."""
+        """Type a text at the cursor, accepting suggestions; count the keys in `typed`.
+
+        Enter also inserts the next line's indentation, as an editor with auto-indent does.
+        """
         typed.keys += count_keys(text, self._at_line_start())
         remaining_text, due = text, time.perf_counter() + self._gap()
         while remaining_text:
@@ -74,6 +77,7 @@ class Typist:
                 continue
             key = next_key(self._at_line_start(), remaining_text)
             self._editor.type(key)
+            # A late key does not delay the keys after it.
             remaining_text, due = remaining_text[len(key) :], max(due + self._gap(), time.perf_counter())
 
     def _at_line_start(self) -> bool:
@@ -86,7 +90,7 @@ class Typist:
         if self._editor.before.rpartition("\n")[2].strip() == "":
             gap *= LINE_START_FACTOR
         elif not before.isalnum():
-            gap *= WORD_END_FACTOR
+            gap *= AFTER_SIGN_FACTOR
         return min(gap, MAX_GAP) / self._speed
 
     async def _await_key_or_acceptance(self, remaining_text: str, until: float) -> AcceptedText | None:

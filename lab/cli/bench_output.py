@@ -45,17 +45,17 @@ suite_option = click.option(
 repeats_option = click.option(
     "--repeats",
     type=click.IntRange(1, 20),
-    help="Runs of each prompt in each mode; by default 2 for code completions from --limit 4 on, else 1.",
+    help="Runs of each prompt in each mode. Default: 1 for chats, 2 for code completions, or 1 below --limit 4.",
 )
 
 
 def choose_chat_pair(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with the chat pair if no pair was given."""
+    """Return the options; if `pair` is empty, with the user's chat pair."""
     return {**options, "pair": options["pair"] or defaults.chat_pair(load_config())}
 
 
 class BenchProgress:
-    """Context manager that shows progress on stderr from a thread, see `ProgressLine`; a `Watcher` of benchmarks."""
+    """Context manager that shows progress on stderr from a thread; a `lab.bench.pace.Watcher`."""
 
     def __init__(self) -> None:
         self._line, self._ended = ProgressLine(), threading.Event()
@@ -63,13 +63,13 @@ class BenchProgress:
         self._began, self._planned, self._done, self._description = time.monotonic(), 0.0, 0.0, "loading"
 
     def plan(self, seconds: float, line: str) -> None:
-        """See `Watcher`."""
+        """Print a line that describes the run, and start the clock of `seconds` planned seconds."""
         self._line.clear()
         say(line)
         self._began, self._planned, self._description = time.monotonic(), seconds, "starting"
 
     def done(self, seconds: float, description: str) -> None:
-        """See `Watcher`."""
+        """Record that `seconds` more of the planned seconds are done."""
         self._done, self._description = self._done + seconds, description
 
     def count(self, number: int, total: int, description: str) -> None:
@@ -78,8 +78,8 @@ class BenchProgress:
         if not self._planned and total > 1:
             from localdflash.lab.bench.pace import describe_duration
 
-            self.plan(0.0, f"{total} {description}: about {describe_duration(elapsed * total / number)}.")
-            self._began -= elapsed
+            self._line.clear()
+            say(f"{total} {description}: about {describe_duration(elapsed * total / number)}.")
         self._planned, self._done = elapsed * total / number, elapsed
         self._description = f"{number}/{total} {description}"
 
@@ -103,9 +103,9 @@ class BenchProgress:
 def check_outputs(json_file: Path | None, picture: Path | None = None) -> None:
     """Create the folders of the output files; raise an error if a file cannot be written. Call it before measuring."""
     if picture:
-        from localdflash.lab.bench.typing_picture import check
+        from localdflash.lab.bench.typing_picture import check_picture_path
 
-        check(picture)
+        check_picture_path(picture)
         picture.parent.mkdir(parents=True, exist_ok=True)
     if json_file:
         json_file.parent.mkdir(parents=True, exist_ok=True)
@@ -113,9 +113,9 @@ def check_outputs(json_file: Path | None, picture: Path | None = None) -> None:
 
 
 def connect_own_engine(ctx: click.Context, options: dict[str, Any], role: "PairRole | None") -> "Client":
-    """Connect to the daemon that serves the pair of a role (None: the given pair for all roles), starting it if needed.
+    """Connect to the daemon, starting it if needed; UsageError if the settings name a remote server.
 
-    UsageError if the settings name a remote server.
+    It serves the pair of `role`, "chat" or "completion". None: the pair in `options`, for both.
     """
     from localdflash.server.spawn import ensure_daemon
 

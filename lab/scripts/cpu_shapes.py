@@ -1,9 +1,9 @@
 """Cost of a verify step by batch width on this CPU: our engine and llama.cpp on random models of real shapes.
 
 `PYTHONPATH=. python -P lab/scripts/cpu_shapes.py [--threads 2] [--shapes 0.6B,1.7B] [--types Q8_0,Q4_0] [--drafters
-Q8_0] [--json FILE]`. The fastest of interleaved repeats counts. V(M) is the cost of a verify batch of M tokens in
-single-token steps of the same engine. Drafters have five layers, blocks of 16 tokens, and the whole or a short
-vocabulary. Needs memory for twice the model.
+Q8_0] [--json FILE]`. The fastest of interleaved repeats counts. V(M) is the time of a verify batch of M tokens
+divided by the time of a single token on the same engine. Drafters have five layers, blocks of 16 tokens, and the whole
+or a short vocabulary. Needs memory for twice the model.
 """
 
 import argparse
@@ -37,27 +37,28 @@ from localdflash.models.weights.ggml_types import GGMLType
 WIDTHS = (1, 2, 4, 8, 16, 32)
 CONTEXT, CACHED = 512, 64  # capacity of the KV cache, and cached tokens
 SHORT, ACCEPTED = 16_384, 4  # tokens of the short vocabulary, and committed tokens per step
+TOKEN = 1  # id of every token of the text
 SECONDS = 20.0  # minimum duration of the repeats
-PADDED = DecodeMode(ONE_PATH, tuple(range(2, MAX_WIDTH + 1)))  # a single token is padded to a batch of two
+EXACT = DecodeMode(ONE_PATH, tuple(range(1, MAX_WIDTH + 1)))  # as llama.cpp runs most files with `--rows exact`
 
 
 def forward_ms(target: Target, rows: int) -> float:
-    """Return the time of a verify step without commit; the first of two runs warms the CPU's caches."""
-    anchor, *tokens = spread_ids(target.vocab_size, rows)
-    draft = Draft("none", tokens, [1.0] * len(tokens))
+    """Return the time of a verify batch of `rows` tokens, none committed; a first run warms the CPU's caches."""
+    last_committed, *draft_tokens = spread_ids(target.vocab_size, rows)
+    draft = Draft(drafter="none", tokens=draft_tokens, confidence=[1.0] * len(draft_tokens))
     for _ in range(2):
         began = time.perf_counter()
-        target.verify(anchor, draft)
+        target.verify(last_committed, draft)
         target.keep(0)
     return (time.perf_counter() - began) * 1e3
 
 
-def draft_ms(drafter: CpuDFlashDrafter, taps: TargetFeatures) -> float:
+def draft_ms(drafter: CpuDFlashDrafter, features: TargetFeatures) -> float:
     """Return the time of a draft after a step of ACCEPTED tokens."""
     drafter.rollback(CACHED)
-    drafter.observe([1] * ACCEPTED, taps[:ACCEPTED])
+    drafter.observe([TOKEN] * ACCEPTED, features[:ACCEPTED])
     began = time.perf_counter()
-    drafter.propose(1, drafter.max_draft_tokens)
+    drafter.propose(TOKEN, drafter.max_draft_tokens)
     return (time.perf_counter() - began) * 1e3
 
 
@@ -65,14 +66,15 @@ def measure(
     targets: dict[str, Target], drafters: dict[str, CpuDFlashDrafter], seconds: float
 ) -> tuple[dict[str, dict[int, float]], dict[str, float]]:
     """Return the milliseconds of each engine and width, and of each drafter, the fastest of interleaved repeats."""
-    features: TargetFeatures = np.empty((0, 0), np.float32)
+    drafter_features: TargetFeatures = np.empty((0, 0), np.float32)  # of any ACCEPTED tokens or more
     for target in targets.values():
-        for _ in range(2):
-            if (taps := target.extend([1] * (CACHED // 2))) is None:
+        for _ in range(2):  # a batch holds at most `target.max_width` tokens
+            features = target.extend([TOKEN] * (CACHED // 2))
+            if features is None:  # llama.cpp runs without a drafter here
                 continue
-            features = taps
+            drafter_features = features
             for drafter in drafters.values():
-                drafter.observe([1] * len(taps), taps)
+                drafter.observe([TOKEN] * len(features), features)
     best = {name: dict.fromkeys(WIDTHS, float("inf")) for name in targets}
     drafts = dict.fromkeys(drafters, float("inf"))
     began, rounds = time.perf_counter(), 0
@@ -81,13 +83,13 @@ def measure(
             for name, target in targets.items():
                 best[name][rows] = min(best[name][rows], forward_ms(target, rows))
         for name, drafter in drafters.items():
-            drafts[name] = min(drafts[name], draft_ms(drafter, features))
+            drafts[name] = min(drafts[name], draft_ms(drafter, drafter_features))
         rounds += 1
     return best, drafts
 
 
 def report(ms: dict[str, dict[int, float]], drafts: dict[str, float]) -> dict[str, Any]:
-    """Return times, V by width, single-token steps relative to llama.cpp's, and the cost of a draft with V(8)."""
+    """Return times, V by width, speeds relative to llama.cpp, and V of a draft and a verify batch of 8 tokens."""
     result: dict[str, Any] = {
         name: {
             "ms": {rows: round(time_ms, 3) for rows, time_ms in times.items()},
@@ -95,12 +97,12 @@ def report(ms: dict[str, dict[int, float]], drafts: dict[str, float]) -> dict[st
         }
         for name, times in ms.items()
     }
-    result["ar_over_llama_cpp"] = round(ms["llama.cpp"][1] / ms["cpu"][1], 3)
+    result["speed_over_llama_cpp"] = round(ms["llama.cpp"][1] / ms["cpu"][1], 3)
     result["drafts"] = {
         name: {"ms": round(taken, 3), "draft_and_v8": round((taken + ms["cpu"][8]) / ms["cpu"][1], 2)}
         for name, taken in drafts.items()
     }
-    result["v16_over_llama_cpp"] = round(ms["llama.cpp"][16] / ms["cpu"][16], 3)
+    result["speed_of_16_over_llama_cpp"] = round(ms["llama.cpp"][16] / ms["cpu"][16], 3)
     return result
 
 
@@ -113,7 +115,7 @@ def run(folder: Path, shape: str, kind: str, drafters: Sequence[str], threads: i
         pool = ThreadPool(threads, physical_cores())
         stack.callback(pool.close)
         ours = CpuTarget(open_target(path), pool, CONTEXT, synthetic.TAPS[config])
-        theirs = stack.enter_context(closing(LlamaCppTarget(path, CONTEXT, threads, mode=PADDED)))
+        theirs = stack.enter_context(closing(LlamaCppTarget(path, CONTEXT, threads, mode=EXACT)))
         made = {
             f"{drafter_kind}{f', {short} tokens' if short else ''}": _drafter(folder, shape, drafter_kind, short, ours)
             for drafter_kind in drafters
@@ -144,7 +146,7 @@ def main() -> None:
     shapes, kinds = given.shapes.split(","), given.types.split(",")
     result: dict[str, Any] = {"threads": given.threads, "bandwidth_gb_s": round(bandwidth(), 1), "models": {}}
     with tempfile.TemporaryDirectory() as home:
-        os.environ["LOCALDFLASH_HOME"] = home  # packed weights go with it
+        os.environ["LOCALDFLASH_HOME"] = home  # so that the cache of packed weights is deleted with the folder
         folder = given.folder or Path(home)
         for shape in shapes:
             for kind in kinds:

@@ -131,7 +131,7 @@ def shapes() -> Iterator[Row]:
         costs = [
             f"{ours['v']['8']:.2f}",
             f"{ours['v']['16']:.2f}",
-            f"{entry['v16_over_llama_cpp']:.1f}×",
+            f"{entry['speed_of_16_over_llama_cpp']:.1f}×",
             f"{step:.2f}",
         ]
         yield [f"Qwen3-{name}", f"{ours['ms']['1']:.1f}", f"{entry['llama.cpp']['ms']['1']:.1f}", *costs]

@@ -47,7 +47,7 @@ class ViewActions(AnswerActions):
         self.transcript.set_view(unfolds_thoughts=not self.transcript.view.unfolds_thoughts)
 
     def action_find(self, words: str = "") -> None:
-        """Find words in this chat; without words, find the previous match of the last search."""
+        """Find words in this chat, the last match first; without words, find the match above the selected one."""
         self._find_query = words or self._find_query
         if not self._find_query:
             self.prompt.put_back("/find ")

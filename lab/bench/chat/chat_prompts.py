@@ -72,7 +72,7 @@ def _prompt(category: ChatCategory, number: int, source: str, questions: dict[st
 
 
 def schema_of(fields: str) -> JsonSchema:
-    """Return the JSON schema of an object from `name:type name:type ...`; type is `a|b` (enum), `strings` or JSON's."""
+    """Return the JSON schema of an object from text such as `age:integer size:small|big tags:strings`."""
     types = dict(field.split(":") for field in fields.split())
     return {
         "type": "object",
@@ -120,11 +120,11 @@ def _explain(id_: str, source: str) -> str:
         "Explain this code.",
         "Summarise this function for a colleague.",
     )
-    return f"{wording}\n{fenced(function.bare)}"
+    return f"{wording}\n{fenced(function.without_docstring)}"
 
 
 def _edit(id_: str, source: str) -> str:
-    if choose(f"{id_} free", 4):  # three of four questions request a small change with one right answer
+    if choose(f"{id_} free", 4) != 0:  # three of four questions request a small change with one right answer
         change = valid_change(id_, [f.text for f in functions_of(source) if 300 <= len(f.text) <= MAX_FUNCTION_CHARS])
         order = _choose_wording(id_, "", " Give me the whole function.", " Leave the rest as it is.")
         return f"{change.instruction}{order}\n{fenced(change.before)}"
@@ -155,7 +155,7 @@ def _tests(id_: str, source: str) -> str:
         f"Write tests for `{function.text.split('def ')[1].split('(')[0]}` with pytest.",
         "How would you test this? Show me the code.",
     )
-    return f"{wording}\n{fenced(function.bare)}"
+    return f"{wording}\n{fenced(function.without_docstring)}"
 
 
 _MAKERS: dict[ChatCategory, Callable[[str, str], str]] = {
@@ -171,4 +171,4 @@ def long_document(seed: int) -> str:
     """Return all modules concatenated, in an order that the seed decides."""
     paths = sorted(FOLDER.glob("*.py"))
     random.Random(seed).shuffle(paths)
-    return "\n\n".join(f"# {path.name[3:]}\n{path.read_text(encoding='ascii')}" for path in paths)
+    return "\n\n".join(f"# {path.name.partition('_')[2]}\n{path.read_text(encoding='ascii')}" for path in paths)

@@ -131,8 +131,16 @@ def free_unused_memory() -> None:
             torch.cuda.empty_cache()
 
 
+def all_gpu_memory() -> int:
+    """Return the whole memory of the first of `find_gpus` in bytes; raise NoDevice if there is none."""
+    device = find_device()
+    import torch
+
+    return int(torch.cuda.mem_get_info(device)[1])
+
+
 def gpu_budget(name: str = "auto") -> MemoryBudget:
-    """Return the memory of the first of `find_gpus`; raise NoDevice if there is none."""
+    """Return the free memory of the first of `find_gpus`; raise NoDevice if there is none."""
     device = find_device(name)
     from localdflash.backends.cuda.cuda_sizes import budget_of
 

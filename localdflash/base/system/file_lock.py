@@ -43,7 +43,7 @@ if sys.platform == "win32":
     def try_lock(file: int, *, shared: bool = False) -> bool:
         """Lock a file, or change this descriptor's lock, without waiting; False if another lock conflicts."""
         handle, overlapped = msvcrt.get_osfhandle(file), ctypes.byref(_OverlappedIo(offset=_LOCKED_BYTE))
-        _kernel.UnlockFileEx(handle, 0, 1, 0, overlapped)
+        _kernel.UnlockFileEx(handle, 0, 1, 0, overlapped)  # locks add up; without a lock this fails without effect
         if _kernel.LockFileEx(handle, _FAIL_IMMEDIATELY | (0 if shared else _EXCLUSIVE), 0, 1, 0, overlapped):
             return True
         if (error := ctypes.get_last_error()) != _VIOLATION:

@@ -1,4 +1,7 @@
-"""Checks of Python and the libraries: their versions and builds, and whether these suit this machine."""
+"""Checks of Python and the libraries: their versions and builds, and whether these suit this machine.
+
+A pair is a target model and its drafter.
+"""
 
 import os
 import platform
@@ -14,7 +17,7 @@ INSTRUCTIONS = {"AVX2": ("avx2",), "AVX512": ("avx512f",), "AVX512_VNNI": ("avx5
 TORCH_IS_FOR = "training, the torch reference, the CUDA engine, and safetensors drafters with llama.cpp"
 LLAMA_IS_FOR = "GGUF files that the CPU engine cannot run, and GPUs other than NVIDIA's"
 CPU_TORCH = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cpu"
-REBUILD = "for this CPU: `CMAKE_ARGS=-DGGML_NATIVE=on pip install --force-reinstall --no-binary :all: llama-cpp-python`"
+REBUILD_COMMAND = "CMAKE_ARGS=-DGGML_NATIVE=on pip install --force-reinstall --no-binary :all: llama-cpp-python"
 
 
 def python(name: str) -> Finding:
@@ -55,7 +58,7 @@ def cuda(name: str) -> Finding:
         if missing := missing_tools():
             raise NoDevice(missing)
     except NoDevice as error:
-        what, _, remedy = str(error).partition("; ")
+        what, _, remedy = str(error).partition("; ")  # NoDevice reads "reason; remedy"
         return Finding(name, "warning", f"not used because {what}; every pair runs on the CPU", remedy)
     import torch as package
 
@@ -67,7 +70,7 @@ def cuda(name: str) -> Finding:
 
 
 def cuda_gpus(name: str) -> Finding:
-    """List every CUDA GPU with its names for `--device`, and whether `--device auto` uses it."""
+    """List every CUDA GPU with its names for `--device`, and whether the setting `model.device` lets a pair use it."""
     from localdflash.backends.cuda.device import driver_present
     from localdflash.backends.cuda.gpus import describe_roles
     from localdflash.models.config import load_config
@@ -101,16 +104,17 @@ def llama(name: str) -> Finding:
     from localdflash.backends.llamacpp import llama_library
 
     built_with = _built_with(api.llama_print_system_info().decode())
-    llama_library.tap_reader()
+    llama_library.tap_reader()  # raises the ModelError
     gpu = "with GPU support" if api.llama_supports_gpu_offload() else "for the CPU"
     detail = f"{version(name)}, built {gpu} with {' '.join(built_with)}"
     flags = cpu_flags()
     unused = [what for what, names in INSTRUCTIONS.items() if what not in built_with and flags.issuperset(names)]
     if "AVX2" in unused:
         detail += "; this CPU has AVX2, but the build does not use it"
-        return Finding(name, "warning", detail, f"build it {REBUILD}")
+        return Finding(name, "warning", detail, f"build it for this CPU: `{REBUILD_COMMAND}`")
     if unused:
-        return Finding(name, "ok", f"{detail}; this CPU also has {' '.join(unused)}", f"may be faster built {REBUILD}")
+        detail += f"; this CPU also has {' '.join(unused)}"
+        return Finding(name, "ok", detail, f"may be faster built for this CPU: `{REBUILD_COMMAND}`")
     return Finding(name, "ok", detail)
 
 

@@ -1,6 +1,6 @@
 """Assess a pair on this machine from its registry entry: backend, whether it fits, upper bound of its speed.
 
-"Too large" compares with the machine's whole memory; `planner` compares with the free memory.
+A pair fits if it needs at most the machine's whole memory; `planner` compares with the memory that is free now.
 """
 
 from collections import Counter
@@ -10,7 +10,7 @@ from math import prod
 
 from localdflash.backends.cpu import cpu_library
 from localdflash.backends.cuda import device
-from localdflash.backends.cuda.device import gpu_budget
+from localdflash.backends.cuda.device import all_gpu_memory
 from localdflash.base.errors import LocaldflashError
 from localdflash.base.machine import measurements
 from localdflash.loading.automatic import gpu_is_there
@@ -24,14 +24,15 @@ from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 from localdflash.models.weights.split import size_of
 
-OVERHEAD_BYTES = 1e9  # in addition to the files, if the entry does not name the memory
+OVERHEAD_BYTES = 1e9  # in addition to the files, if the entry has no `memory_gb`
 BITS = {**QUANTIZATIONS, "Q4_K_XL": QUANTIZATIONS["Q4_K_M"], "MXFP4": 4.6}  # per weight, as a mean over the file
 
 
 @dataclass(frozen=True)
 class PairAssessment:
-    """A pair on this machine. `backend` is None if no backend runs the pair; `untried`: no test ran its architecture.
+    """A pair on this machine. `backend` is None if no backend runs the pair.
 
+    `untried`: the pair is in models.toml, which lists the tests, and none of them ran its architecture.
     `tokens_per_second`: upper bound without drafting at `bandwidth`; None if it is unknown, or the pair does not run.
     """
 
@@ -65,24 +66,27 @@ def why_not(pair: PairEntry) -> str:
     return f"needs {format_bytes(needed)}, this machine has {format_bytes(room)}" if needed > room else ""
 
 
-def _backend(pair: PairEntry) -> tuple[Runner | None, float, bool]:
-    """Return the backend that `auto` would choose without timing, its memory in bytes, and if a GPU holds the pair."""
-    room, fits_gpu = 0.0, False
+def _backend(pair: PairEntry) -> tuple[Runner | None, int, bool]:
+    """Return the likely backend, the memory for the pair in bytes, and whether a GPU holds the pair.
+
+    Loading with `auto` may choose otherwise, since it times the CPU engine and llama.cpp.
+    """
+    gpu_memory, fits_gpu = 0, False
     if device.driver_present():
         with suppress(LocaldflashError):  # another backend may run it
-            room = gpu_budget().free
-            fits_gpu = needed_bytes(pair) <= room
+            gpu_memory = all_gpu_memory()
+            fits_gpu = needed_bytes(pair) <= gpu_memory
     if fits_gpu and "cuda" in pair.backends:
-        return "cuda", room, True
+        return "cuda", gpu_memory, True
     if "llama.cpp" in pair.backends and gpu_is_there():
-        return "llama.cpp", all_memory(), fits_gpu
+        return "llama.cpp", gpu_memory if fits_gpu else all_memory(), fits_gpu
     if "cpu" in pair.backends and not cpu_library.why_unavailable():
         return "cpu", all_memory(), False
     return ("llama.cpp" if "llama.cpp" in pair.backends else None), all_memory(), False
 
 
 def needed_bytes(pair: PairEntry) -> float:
-    """Return the memory that the pair needs in bytes; 0 if unknown."""
+    """Return the memory that the pair needs in bytes; 0 if unknown: then it counts as fitting."""
     if pair.memory_gb:
         return pair.memory_gb * 1e9
     files = 0 if missing_files(pair) else sum(size_of(source.path) for source in (pair.target, pair.drafter) if source)
@@ -90,7 +94,10 @@ def needed_bytes(pair: PairEntry) -> float:
 
 
 def _pair_bytes_per_token(pair: PairEntry) -> float | None:
-    """Return the bytes of weights that a token reads, from the target's header, else estimated from the entry."""
+    """Return the bytes of weights that a token reads, from the target's header; None if unknown.
+
+    Without the file: the entry's active weights (in 10^9) at its quantization, else the size of the whole file.
+    """
     if all(part.path.is_file() for part in pair.target.parts):
         try:
             return bytes_per_token(read_header(pair.target.path))

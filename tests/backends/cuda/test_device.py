@@ -178,6 +178,11 @@ def test_where_no_gpu_is_meant_or_new_enough_those_there_are_are_told(name: str)
     assert "\n" not in message
 
 
+def test_the_whole_memory_of_the_first_usable_gpu(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(torch.cuda, "mem_get_info", lambda device: (10**9, (device.index + 1) * 10**10))
+    assert devices.all_gpu_memory() == 2 * 10**10
+
+
 OLD, FIRST = "not used: 8.0 is needed (RTX 30, A100 or newer)", "used first"
 ELSE = "used if {} cannot hold a pair with its drafter"
 

@@ -9,8 +9,7 @@ import pytest
 from localdflash.base.errors import NoDevice
 from localdflash.base.machine.measurements import Measurement
 from localdflash.loading.plan.describe_pair import describe_pair
-from localdflash.loading.plan.here import assess_pair, bytes_per_token, quantization, tokens_per_second
-from localdflash.models.memory.fit import MemoryBudget
+from localdflash.loading.plan.here import assess_pair, bytes_per_token, quantization, tokens_per_second, why_not
 from localdflash.models.registry.pair_entry import PairEntry
 from localdflash.models.registry.registry import load_registry
 from localdflash.models.weights.gguf import read_header
@@ -53,19 +52,29 @@ def test_the_backend_of_a_pair(machine: Callable[..., None]) -> None:
     assert assess_pair(entry()).backend == "llama.cpp"
 
 
-@pytest.mark.parametrize(("free", "backend", "speed"), [(12e9, "cuda", 200), (9e9, "cpu", 20), (None, "cpu", 20)])
+@pytest.mark.parametrize(("memory", "backend", "speed"), [(12e9, "cuda", 200), (9e9, "cpu", 20), (None, "cpu", 20)])
 def test_the_cuda_engine_where_the_pair_fits_on_the_gpu(
-    free: float | None, backend: str, speed: float, machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    memory: float | None, backend: str, speed: float, machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def budget() -> MemoryBudget:
-        if free is None:
+    def all_gpu_memory() -> float:
+        if memory is None:
             raise NoDevice("no GPU")
-        return MemoryBudget(int(free), 0, "GPU memory")
+        return memory
 
     machine("device.driver_present", True)
-    monkeypatch.setattr("localdflash.loading.plan.here.gpu_budget", budget)
+    monkeypatch.setattr("localdflash.loading.plan.here.all_gpu_memory", all_gpu_memory)
     seen = assess_pair(entry())
     assert (seen.backend, seen.bandwidth) == (backend, replace(MEASURED, value=float(speed)))
+
+
+def test_a_gpu_with_more_memory_than_the_machine(machine: Callable[..., None]) -> None:
+    for name in ("device.driver_present", "gpu_is_there"):
+        machine(name, True)
+    pair = replace(entry(), backends=("llama.cpp",), memory_gb=40.0)
+    machine("all_gpu_memory", 24 * 10**9)
+    assert why_not(pair) == "needs 40.00 GB, this machine has 32.00 GB"
+    machine("all_gpu_memory", 48 * 10**9)
+    assert (why_not(pair), assess_pair(pair).fits) == ("", True)
 
 
 def test_the_speed_is_bandwidth_over_the_bytes_that_a_token_reads(tiny_pair: Path) -> None:

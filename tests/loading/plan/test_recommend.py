@@ -8,7 +8,6 @@ import pytest
 
 from localdflash.base.machine.measurements import Measurement
 from localdflash.loading.plan import recommend
-from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.registry.pair_entry import PairEntry, TargetSource
 from localdflash.models.registry.registry import load_registry
 
@@ -118,7 +117,7 @@ def test_the_completion_pair_of_laptops_and_gpus(
         ("recommend.all_memory", memory_gb * GB),
         ("here.device.driver_present", gpu_gb > 0),
         ("here.gpu_is_there", gpu_gb > 0),
-        ("here.gpu_budget", MemoryBudget(gpu_gb * GB, 0, "GPU memory")),
+        ("here.all_gpu_memory", gpu_gb * GB),
     ):
         monkeypatch.setattr(f"localdflash.loading.plan.{name}", lambda *_, result=value, **__: result)
     monkeypatch.setattr(
