@@ -42,7 +42,7 @@ _PAIR: _Types = {
     "layers": Annotated[int, Meta(ge=1, le=1000)] | None,
     "fim": _Name | None,
     "chat": bool | None,
-    "kv": Literal["f16", "int8"] | None,
+    "kv": Literal["f16", "int8", "k8v4"] | None,
     "notes": tuple[Text, ...] | None,
     "active": Annotated[float, Meta(ge=0.001, le=10_000)] | None,
     "ran": tuple[Runner, ...] | None,
