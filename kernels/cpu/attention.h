@@ -112,6 +112,7 @@ void attend_band(const KvHead& head, const typename Form::Queries& queries, cons
   for (int r = 0; r < rows; r++) {
     float* row = out + r * out_stride;
     for (int32_t d = 0; d < head.head_dim; d += 16) store(row + d, div(load(row + d), splat(total[r])));
+    Form::restore(row, head.head_dim);
   }
 }
 

@@ -6,6 +6,7 @@
 //   Queries(q, q_stride, rows, head_dim, scale)   rows in the format's type; `scale(r)` is the factor of row r's scores
 //   score<ROWS>(queries, r, head, block, first, last, scores)   rows r, r + 1, ... times keys, strips `first` to `last`
 //   gather<ROWS>(begin, end, head, block, weights, out, stride)   out += weights values, over keys begin up to end
+//   restore(out, head_dim)   turns a row's sum of stored values into that of the values
 //   put_key, put_value   store one position
 #pragma once
 #include "formats.h"

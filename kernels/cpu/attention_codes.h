@@ -1,5 +1,6 @@
 // KV cache in codes: a key has 8 bits and a scale for every 32 dimensions, a value has 8 bits or 4 and one scale.
 // Queries, and the weights of a block's values, become 16-bit codes row by row, with an error far below that of 8 bits.
+// Values in 4 bits are mixed before they are stored, and so is the output.
 //
 //   score  = total * query_scale, total = fma(dot, key_scale, total) over groups of 32 dimensions in order
 //   output = fma(weight_scale, dot, output) over blocks in order; a weight is an exponential times the value's scale
@@ -106,6 +107,22 @@ class CodedKeys {
   }
 };
 
+// Multiplies numbers that are 16 dimensions apart by a Hadamard matrix, which spreads a large number over several: over
+// four of head_dim 64, two of 96, eight of 128. Returns the factor by which mixing twice multiplies x.
+inline int32_t mix(float* x, int32_t head_dim) {
+  const int32_t width = head_dim & -head_dim;  // largest power of two that divides it
+  for (int32_t half = 16; half < width; half *= 2) {
+    for (int32_t at = 0; at < head_dim; at += 2 * half) {
+      for (int32_t d = at; d < at + half; d += 16) {
+        const Lanes a = load(x + d), b = load(x + d + half);
+        store(x + d, add(a, b));
+        store(x + d + half, sub(a, b));
+      }
+    }
+  }
+  return width / 16;
+}
+
 // Returns the nibble of the value code nearest to a code of 8 bits.
 inline int nearest_nibble(int code) {
   const int size = code < 0 ? -code : code;
@@ -136,9 +153,19 @@ class Coded : public CodedKeys {
     for (; d < head.head_dim; d += 16) gather_dimensions<ROWS, 1>(coded, head, block, d, out + d, stride);
   }
 
+  static void restore(float* out, int32_t head_dim) {
+    if constexpr (VALUE_BITS == 4) {
+      const Lanes inverse = splat(1.0f / static_cast<float>(mix(out, head_dim)));
+      for (int32_t d = 0; d < head_dim; d += 16) store(out + d, mul(load(out + d), inverse));
+    }
+  }
+
   static void put_value(const Cache& cache, int32_t head_dim, int32_t position, const float* value) {
+    float mixed[LARGEST];
     int8_t codes[LARGEST];
-    cache.value_scales[position] = encode(value, head_dim, COARSE, codes);
+    memcpy(mixed, value, static_cast<size_t>(head_dim) * sizeof(float));
+    if constexpr (VALUE_BITS == 4) mix(mixed, head_dim);
+    cache.value_scales[position] = encode(mixed, head_dim, COARSE, codes);
     uint8_t* to = static_cast<uint8_t*>(cache.values) + position / 2 * pair_bytes(head_dim) + position % 2;
     if constexpr (VALUE_BITS == 8) {
       for (int32_t d = 0; d < head_dim; d++) to[2 * d] = static_cast<uint8_t>(codes[d]);

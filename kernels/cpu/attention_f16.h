@@ -62,6 +62,8 @@ class F16 {
     }
   }
 
+  static void restore(float*, int32_t) {}
+
   static void put_value(const Cache& cache, int32_t head_dim, int32_t position, const float* value) {
     uint16_t* to = values_of(cache) + static_cast<ptrdiff_t>(position) * head_dim;
     for (int32_t d = 0; d < head_dim; d += 16) store_half(to + d, load(value + d));

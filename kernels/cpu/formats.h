@@ -85,7 +85,7 @@ struct Cache {
   int32_t value_bits;   // 16 (then keys are float16, too), 8 or 4
 };
 
-// Codes of values in 4 bits, denser near zero, where most numbers are. The largest number of a vector has code 127.
+// Codes of values in 4 bits, denser near zero, where most numbers are; 127 would be the largest number of a vector.
 constexpr int8_t VALUE_CODES[16] = {6, 18, 30, 43, 57, 73, 93, 120, -6, -18, -30, -43, -57, -73, -93, -120};
 
 }  // namespace ldf

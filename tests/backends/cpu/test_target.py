@@ -104,9 +104,8 @@ def test_logits_of_coded_kv_caches_are_near_float16(path: Path, new_team: NewPoo
         fill(target, ids[:100], 50)
         rows.append(np.stack([row[0] for row in verify(target, ids[100:])]))
     expected, *coded = rows
-    for actual in coded:
-        assert (actual != expected).any()
-        assert np.linalg.norm(actual - expected) < 0.12 * np.linalg.norm(expected)  # a mixture may choose other experts
+    for actual, limit in zip(coded, (0.12, 0.5), strict=True):  # a mixture may choose other experts
+        assert 0 < np.linalg.norm(actual - expected) < limit * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("path", SHAPES, indirect=True)
