@@ -22,7 +22,7 @@ from localdflash.text.fim_formats import FimFormat, detect, format_of
 from localdflash.text.tokenizer import Tokenizer
 
 DEVICES: Mapping[Backend, Collection[str]] = {"cpu": ("auto", "cpu"), "torch": ("auto", "cpu")}
-KV_BACKENDS: Mapping[str, Collection[Runner]] = {  # by KV cache type
+KV_BACKENDS: Mapping[str, Sequence[Runner]] = {  # by KV cache type
     "f16": ("cuda", "cpu", "llama.cpp"),
     "int8": ("cuda", "cpu", "llama.cpp"),
     "k8v4": ("cpu", "llama.cpp"),
