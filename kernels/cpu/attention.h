@@ -7,8 +7,8 @@
 #include <float.h>
 #include <string.h>
 
+#include "attention_codes.h"
 #include "attention_f16.h"
-#include "attention_int8.h"
 #include "rows.h"
 
 namespace ldf {
@@ -112,6 +112,7 @@ void attend_band(const KvHead& head, const typename Form::Queries& queries, cons
   for (int r = 0; r < rows; r++) {
     float* row = out + r * out_stride;
     for (int32_t d = 0; d < head.head_dim; d += 16) store(row + d, div(load(row + d), splat(total[r])));
+    Form::restore(row, head.head_dim);
   }
 }
 
@@ -129,8 +130,10 @@ void attend_as(const KvHead& head, const float* q, ptrdiff_t q_stride, const int
 // sinks[i] is an additional score of row i without a value; null if there are none.
 inline void attend(const Cache* cache, const float* q, ptrdiff_t q_stride, const int32_t* begin, const int32_t* end,
                    int32_t rows, int32_t head_dim, float scale, float* out, ptrdiff_t out_stride, const float* sinks) {
-  const auto form = cache->key_scales ? attend_as<Int8> : attend_as<F16>;
-  form({*cache, head_dim}, q, q_stride, begin, end, rows, scale, out, out_stride, sinks);
+  const auto attend_with = cache->value_bits == 16  ? attend_as<F16>
+                           : cache->value_bits == 8 ? attend_as<Coded<8>>
+                                                    : attend_as<Coded<4>>;
+  attend_with({*cache, head_dim}, q, q_stride, begin, end, rows, scale, out, out_stride, sinks);
 }
 
 inline void attend(const Cache* cache, const float* q, ptrdiff_t q_stride, const int32_t* begin, const int32_t* end,
@@ -139,20 +142,24 @@ inline void attend(const Cache* cache, const float* q, ptrdiff_t q_stride, const
 }
 
 inline void put_key(const Cache* cache, int32_t head_dim, int32_t position, const float* key) {
-  (cache->key_scales ? Int8::put_key : F16::put_key)(*cache, head_dim, position, key);
+  (cache->value_bits == 16 ? F16::put_key : CodedKeys::put_key)(*cache, head_dim, position, key);
 }
 
 inline void put_value(const Cache* cache, int32_t head_dim, int32_t position, const float* value) {
-  (cache->key_scales ? Int8::put_value : F16::put_value)(*cache, head_dim, position, value);
+  const auto put = cache->value_bits == 16  ? F16::put_value
+                   : cache->value_bits == 8 ? Coded<8>::put_value
+                                            : Coded<4>::put_value;
+  put(*cache, head_dim, position, value);
 }
 
 // Returns the cache of one key-value head, from that of all heads in sequence.
 inline Cache cache_of(const Cache& all, int32_t capacity, int32_t head_dim, int32_t kv_head) {
   const ptrdiff_t first = static_cast<ptrdiff_t>(kv_head) * capacity;
-  const ptrdiff_t bytes = first * head_dim * (all.key_scales ? 1 : 2);
-  uint8_t *keys = static_cast<uint8_t*>(all.keys) + bytes, *values = static_cast<uint8_t*>(all.values) + bytes;
-  if (!all.key_scales) return {keys, values, nullptr, nullptr};
-  return {keys, values, all.key_scales + first * head_dim / GROUP, all.value_scales + first};
+  const int32_t bits = all.value_bits;
+  uint8_t* keys = static_cast<uint8_t*>(all.keys) + first * head_dim * (bits == 16 ? 2 : 1);
+  uint8_t* values = static_cast<uint8_t*>(all.values) + first * head_dim * bits / 8;
+  if (bits == 16) return {keys, values, nullptr, nullptr, bits};
+  return {keys, values, all.key_scales + first * head_dim / GROUP, all.value_scales + first, bits};
 }
 
 }  // namespace LDF_ISA

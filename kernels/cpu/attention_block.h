@@ -1,11 +1,12 @@
 // Definitions that both KV cache formats share: blocks of keys, and the weights of a tile of rows for the keys of a
 // block.
 //
-// A format (attention_f16.h, attention_int8.h) has
+// A format (attention_f16.h, attention_codes.h) has
 //
 //   Queries(q, q_stride, rows, head_dim, scale)   rows in the format's type; `scale(r)` is the factor of row r's scores
 //   score<ROWS>(queries, r, head, block, first, last, scores)   rows r, r + 1, ... times keys, strips `first` to `last`
 //   gather<ROWS>(begin, end, head, block, weights, out, stride)   out += weights values, over keys begin up to end
+//   restore(out, head_dim)   turns a row's sum of stored values into that of the values
 //   put_key, put_value   store one position
 #pragma once
 #include "formats.h"
@@ -30,12 +31,13 @@ using Weights = float[TILE][BLOCK];  // scores, then their exponentials
 // and few enough to stay in registers with their operands.
 constexpr int unroll_count(int rows) { return rows == 1 || rows * 4 <= TILE ? 4 : rows * 3 <= TILE ? 2 : 1; }
 
-// Prefetches the data of the next block at the position of load `i` (half a cache line). Only tiles of few rows are
-// bound by memory. The data go to the second-level cache, since two blocks would fill the first.
+// Prefetches the data of the next block at the position of a load, once for each cache line: `offset` counts the bytes
+// that were loaded before. Only tiles of few rows are bound by memory. The data go to the second-level cache, since two
+// blocks would fill the first.
 template <int ROWS>
-inline void prefetch_next_block(const void* address, ptrdiff_t block_bytes, ptrdiff_t i) {
+inline void prefetch_next_block(const void* address, ptrdiff_t block_bytes, ptrdiff_t offset) {
   if constexpr (2 * ROWS <= TILE) {
-    if (i % 2 == 0) __builtin_prefetch(static_cast<const uint8_t*>(address) + block_bytes, 0, 2);
+    if (offset % 64 == 0) __builtin_prefetch(static_cast<const uint8_t*>(address) + block_bytes, 0, 2);
   }
 }
 

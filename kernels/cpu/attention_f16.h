@@ -62,6 +62,8 @@ class F16 {
     }
   }
 
+  static void restore(float*, int32_t) {}
+
   static void put_value(const Cache& cache, int32_t head_dim, int32_t position, const float* value) {
     uint16_t* to = values_of(cache) + static_cast<ptrdiff_t>(position) * head_dim;
     for (int32_t d = 0; d < head_dim; d += 16) store_half(to + d, load(value + d));
@@ -84,7 +86,7 @@ class F16 {
 #pragma GCC unroll 16
       for (int s = 0; s < STEP; s++) {
         const uint16_t* from = keys + (static_cast<ptrdiff_t>(s) * head_dim + d) * STRIP;
-        prefetch_next_block<ROWS>(from, next, d);
+        prefetch_next_block<ROWS>(from, next, 32 * d);
         key[s] = load_half(from);
       }
 #pragma GCC unroll 16
@@ -122,7 +124,7 @@ class F16 {
 #pragma GCC unroll 16
       for (int s = 0; s < STEP; s++) {
         const uint16_t* from = values + static_cast<ptrdiff_t>(key) * head_dim + 16 * s;
-        prefetch_next_block<ROWS>(from, next, s);
+        prefetch_next_block<ROWS>(from, next, 32 * s);
         value[s] = load_half(from);
       }
 #pragma GCC unroll 16

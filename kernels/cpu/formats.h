@@ -74,13 +74,18 @@ struct Rows {
   float* totals;   // [rows][k / 32]: the sum of 32 codes, times their scale
 };
 
-// KV cache of one layer and one key-value head: float16, or int8 codes if there are scales. In int8, two dimensions of
-// a key, and two values, are adjacent.
+// KV cache of one layer and one key-value head: float16, or keys in 8 bits and values in 8 or 4. In codes, two
+// dimensions of a key, and two values, are adjacent. The nibbles of a byte belong to a dimension and the eighth after it.
 struct Cache {
   void* keys;           // float16 [capacity / 16][head_dim][16 keys], or int8 [capacity / 16][head_dim / 2][16 keys][2]
-  void* values;         // float16 [capacity][head_dim], or int8 [capacity / 2][head_dim][2 values]
-  float* key_scales;    // [capacity / 16][head_dim / 32][16 keys]; null: float16. NaN if a key was not finite
+  void* values;         // float16 [capacity][head_dim], int8 [capacity / 2][head_dim][2 values], or nibbles
+                        // [capacity / 2][head_dim / 16][8][2 values], indices of VALUE_CODES
+  float* key_scales;    // [capacity / 16][head_dim / 32][16 keys]; null in float16. NaN if a key was not finite
   float* value_scales;  // [capacity]
+  int32_t value_bits;   // 16 (then keys are float16, too), 8 or 4
 };
+
+// Codes of values in 4 bits, denser near zero, where most numbers are; 127 would be the largest number of a vector.
+constexpr int8_t VALUE_CODES[16] = {6, 18, 30, 43, 57, 73, 93, 120, -6, -18, -30, -43, -57, -73, -93, -120};
 
 }  // namespace ldf

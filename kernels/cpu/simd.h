@@ -16,6 +16,8 @@
 // `Pairs` are sixteen pairs of int16:
 //
 //   load_pairs(from)      loads sixteen pairs of int8
+//   load_pairs(from, table)  loads sixteen pairs of nibbles, each an index of int8 [16]: eight pairs from the low
+//                         nibbles of 16 bytes, then eight from the high ones
 //   add_dots(c, x, pair)  c + the dot product of each pair of x with a pair of int16 in memory; none is -32768
 #pragma once
 #if defined(__AVX512F__)

@@ -96,6 +96,12 @@ inline __m256i eight_pairs(const int8_t* from) {
   return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
 inline Pairs load_pairs(const int8_t* from) { return {eight_pairs(from), eight_pairs(from + 16)}; }
+inline Pairs load_pairs(const uint8_t* from, const int8_t* table) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)), nibble = _mm_set1_epi8(15);
+  const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+  const __m128i low = _mm_and_si128(bytes, nibble), high = _mm_and_si128(_mm_srli_epi16(bytes, 4), nibble);
+  return {_mm256_cvtepi8_epi16(_mm_shuffle_epi8(codes, low)), _mm256_cvtepi8_epi16(_mm_shuffle_epi8(codes, high))};
+}
 inline __m256i add_eight_dots(__m256i c, __m256i x, __m256i pair) {
 #if defined(__AVXVNNI__)
   return _mm256_dpwssd_avx_epi32(c, x, pair);

@@ -85,6 +85,12 @@ inline void narrow(int16_t* to, Sums x) {
 inline Pairs load_pairs(const int8_t* from) {
   return {_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)))};
 }
+inline Pairs load_pairs(const uint8_t* from, const int8_t* table) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  const __m256i codes = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+  const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(bytes), _mm_srli_epi16(bytes, 4), 1);
+  return {_mm512_cvtepi8_epi16(_mm256_shuffle_epi8(codes, _mm256_and_si256(both, _mm256_set1_epi8(15))))};
+}
 inline Sums add_dots(Sums c, Pairs x, const int16_t* pair) {
   int32_t both;
   memcpy(&both, pair, 4);

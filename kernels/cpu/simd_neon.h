@@ -113,15 +113,26 @@ inline void narrow(int8_t* to, Sums x) {
 inline void narrow(int16_t* to, Sums x) {
   for (int i = 0; i < 4; i++) vst1_s16(to + 4 * i, vmovn_s32(x.v[i]));
 }
-inline Pairs load_pairs(const int8_t* from) {
-  const int8x16x2_t halves = vld2q_s8(from);
+inline Pairs widen_pairs(int8x16_t firsts, int8x16_t seconds) {
   Pairs pairs;
+  const int8x16_t halves[2] = {firsts, seconds};
   for (int half = 0; half < 2; half++) {
-    const int16x8_t low = vmovl_s8(vget_low_s8(halves.val[half])), high = vmovl_s8(vget_high_s8(halves.val[half]));
+    const int16x8_t low = vmovl_s8(vget_low_s8(halves[half])), high = vmovl_s8(vget_high_s8(halves[half]));
     const int16x4_t four[4] = {vget_low_s16(low), vget_high_s16(low), vget_low_s16(high), vget_high_s16(high)};
     for (int i = 0; i < 4; i++) pairs.v[half][i] = four[i];
   }
   return pairs;
+}
+inline Pairs load_pairs(const int8_t* from) {
+  const int8x16x2_t halves = vld2q_s8(from);
+  return widen_pairs(halves.val[0], halves.val[1]);
+}
+inline Pairs load_pairs(const uint8_t* from, const int8_t* table) {
+  const uint8x16_t bytes = vld1q_u8(from);
+  const int8x16_t codes = vld1q_s8(table);
+  const int8x16_t low = vqtbl1q_s8(codes, vandq_u8(bytes, vdupq_n_u8(15)));
+  const int8x16_t high = vqtbl1q_s8(codes, vshrq_n_u8(bytes, 4));
+  return widen_pairs(vuzp1q_s8(low, high), vuzp2q_s8(low, high));
 }
 inline Sums add_dots(Sums c, Pairs x, const int16_t* pair) {
   return each<Sums>([&](int i) { return vmlal_n_s16(vmlal_n_s16(c.v[i], x.v[0][i], pair[0]), x.v[1][i], pair[1]); });

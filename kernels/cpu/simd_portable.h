@@ -134,6 +134,14 @@ inline Pairs load_pairs(const int8_t* from) {
   for (int i = 0; i < 32; i++) pairs.v[i] = from[i];
   return pairs;
 }
+inline Pairs load_pairs(const uint8_t* from, const int8_t* table) {
+  Pairs pairs;
+  for (int i = 0; i < 16; i++) {
+    pairs.v[i] = table[from[i] & 15];
+    pairs.v[16 + i] = table[from[i] >> 4];
+  }
+  return pairs;
+}
 inline Sums add_dots(const Sums& c, const Pairs& x, const int16_t* pair) {
   return each<Sums>([&](int i) { return c.v[i] + x.v[2 * i] * pair[0] + x.v[2 * i + 1] * pair[1]; });
 }

@@ -1,4 +1,4 @@
-"""Cost of a step on the CPU engine by context length, with the KV cache in float16 and in 8 bits.
+"""Cost of a step on the CPU engine by context length, with the KV cache in each format.
 
 `PYTHONPATH=. python -P lab/scripts/cpu_context.py [--threads 2] [--models smollm2-135m,0.6B] [--lengths 64,2048,8100]
 [--rows 1,8] [--json FILE]`. Shapes have random weights in Q8_0, others are pairs of the registry. The fastest of
@@ -36,7 +36,8 @@ def fill(cache: KVCache) -> None:
     random = np.random.default_rng(0)
     for array in cache.arrays:
         row = array.shape[2:]
-        values = random.integers(-127, 128, row) if array.dtype == np.int8 else random.random(row) / 64
+        is_float = np.issubdtype(array.dtype, np.floating)
+        values = random.random(row) / 64 if is_float else random.integers(-127, 128, row)
         array[...] = values.astype(array.dtype)
 
 

@@ -1,18 +1,20 @@
-"""Quality of the 8-bit and the float16 KV cache on the CPU engine, compared with float32 on the same weights.
+"""Quality of the KV cache formats of the CPU engine, compared with float32 on the same weights.
 
 `PYTHONPATH=. python -P lab/scripts/cpu_kv.py [--threads 2] [--pairs embedded,smollm2-135m] [--json FILE]`: held-out
-code, and greedy continuations of it. The two caches differ more from each other than from float32, because any change
+code, and greedy continuations of it. Two formats differ more from each other than from float32, because any change
 tips roundings of 8-bit activations over.
 """
 
 import argparse
 import json
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS
 from localdflash.backends.reference.decoder import causal
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.base.machine.cores import physical_cores
@@ -30,32 +32,34 @@ PROMPTS, PROMPT, CONTINUED = 30, 200, 120  # continuations, tokens of a prompt a
 
 @torch.inference_mode()
 def measure(name: str, files: int | None, threads: int) -> dict[str, Any]:
-    """Compare both KV formats with float32 and with each other, on a pair of the registry."""
+    """Compare all KV formats with float32 and with float16, on a pair of the registry."""
     path = local_files(load_registry().resolve(name)).target
     context = decoder_config(gguf.read_header(path)).context_length
     sequences = [ids[: context - cpu_quality.ROWS] for ids in cpu_quality.held_out(Tokenizer.load(path), files)]
     reference = load_decoder(path)
-    with (
-        cpu_quality.open_cpu_pair(path, cpu_quality.MAX_FILE_TOKENS, threads, "f16") as halves,
-        cpu_quality.open_cpu_pair(path, cpu_quality.MAX_FILE_TOKENS, threads, "int8") as codes,
-    ):
-        both = {"f16": (halves.target, cpu_quality.Difference()), "int8": (codes.target, cpu_quality.Difference())}
-        apart = cpu_quality.Difference()
+    formats = {kv: cpu_quality.Difference() for kv in KV_FORMATS}
+    apart = {kv: cpu_quality.Difference() for kv in KV_FORMATS[1:]}
+    with ExitStack() as stack:
+        pairs = {
+            kv: stack.enter_context(cpu_quality.open_cpu_pair(path, cpu_quality.MAX_FILE_TOKENS, threads, kv))
+            for kv in KV_FORMATS
+        }
         for ids in sequences:
             hidden, _ = reference(torch.tensor([ids]), torch.arange(len(ids)), causal)
-            steps = zip(*(cpu_quality.decode_logits(target, ids) for target, _ in both.values()), strict=True)
+            steps = zip(*(cpu_quality.decode_logits(pair.target, ids) for pair in pairs.values()), strict=True)
             for rows in steps:
                 at, following = rows[0][0], ids[rows[0][0].start + 1 : rows[0][0].stop + 1]
                 exact = reference.logits(hidden[:, at])[0]
-                found = [torch.from_numpy(logits.copy()) for _, logits in rows]
-                for (_, total), logits in zip(both.values(), found, strict=True):
-                    total.add(exact, logits, following)
-                apart.add(found[0], found[1], following)
+                found = {kv: torch.from_numpy(logits.copy()) for kv, (_, logits) in zip(pairs, rows, strict=True)}
+                for kv, total in formats.items():
+                    total.add(exact, found[kv], following)
+                for kv, total in apart.items():
+                    total.add(found["f16"], found[kv], following)
         prompts = [ids[:PROMPT] for ids in sequences if len(ids) > PROMPT][:PROMPTS]
         return {
-            **{kv: total.report() for kv, (_, total) in both.items()},
-            "int8 beside f16": apart.report("f16"),
-            "continuations": agreement(halves, codes, prompts),
+            **{kv: total.report() for kv, total in formats.items()},
+            **{f"{kv} beside f16": total.report("f16") for kv, total in apart.items()},
+            "continuations as with f16": {kv: agreement(pairs["f16"], pairs[kv], prompts) for kv in apart},
         }
 
 

@@ -93,7 +93,7 @@ def bandwidth_share() -> Iterator[Row]:
     result = load("cpu-context-avx2")
     measured = result["models"]["smollm2-135m"]
     yield ["context", "KV cache", "weights and KV read", "time", "share of read bandwidth"]
-    for kv in ("f16", "int8"):
+    for kv in measured["bytes_a_token"]:
         for context, ms in measured[f"{kv}, 1 rows"]["ms"].items():
             nbytes = measured["weight_bytes"] + int(context) * measured["bytes_a_token"][kv]
             share = nbytes / (ms / 1e3) / (result["bandwidth_gb_s"] * 1e9)
@@ -147,11 +147,11 @@ def prompts() -> Iterator[Row]:
 
 
 def kv() -> Iterator[Row]:
-    """Yield the cost and quality of the 8-bit KV cache."""
+    """Yield the cost and quality of the KV cache formats."""
     cost, speed = load("cpu-kv")["pairs"]["smollm2-135m"], load("cpu-context")["models"]
     yield ["model", "KV cache", "bytes a token", "token at 64, 2,048, 8,100 tokens of context, ms", "perplexity"]
     for name, entry in speed.items():
-        for kind in ("f16", "int8"):
+        for kind in entry["bytes_a_token"]:
             ms = ", ".join(f"{entry[f'{kind}, 1 rows']['ms'][length]:.1f}" for length in ("64", "2048", "8100"))
             perplexity = f"{cost[kind]['perplexity']:.4f}" if name == "smollm2-135m" else "not measured"
             yield [name, kind, f"{entry['bytes_a_token'][kind]:,}", ms, perplexity]

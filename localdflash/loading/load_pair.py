@@ -5,7 +5,6 @@ from contextlib import ExitStack
 from typing import Any, Self
 
 from localdflash import __version__
-from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS
 from localdflash.base.errors import ModelError, UsageError
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.automatic import load_best
@@ -24,6 +23,12 @@ from localdflash.text.edit_formats import EditFormat, detect_edit_format
 from localdflash.text.fim_formats import PREDICTS_EDITS, FimFormat, detect, format_of
 from localdflash.text.tokenizer import Tokenizer
 
+KV_BACKENDS: Mapping[str, Sequence[Runner]] = {  # by KV cache type
+    "f16": ("cuda", "cpu", "llama.cpp"),
+    "int8": ("cuda", "cpu", "llama.cpp"),
+    "k8v4": ("cpu", "llama.cpp"),
+    "fp8": ("cuda",),
+}
 SAMPLING_KEYS = {  # field of `SamplingParams`: key in a GGUF's metadata after `general.sampling.`
     "temperature": "temp",
     "top_k": "top_k",
@@ -131,10 +136,9 @@ def _notices_of_ignored_options(options: Options, backend: Runner, running: Runn
         yield f"--gpu-layers {options.gpu_layers}: ignored, {backend} runs the pair without a GPU"
     defaults = Options()
     bits = [f"--drafter-bits {options.drafter_bits}"] if options.drafter_bits != defaults.drafter_bits else []
-    kv = [f"--kv {options.kv}"] if options.kv != defaults.kv else []
+    kv = [f"--kv {options.kv}"] if options.kv in KV_BACKENDS else []
     fp4 = ["--native-fp4"] if options.native_fp4 else []
-    both_engines, only_cuda = (bits + kv, fp4) if options.kv in KV_FORMATS else (bits, kv + fp4)
-    for backends, flags in ((("cuda", "cpu"), both_engines), (("cuda",), only_cuda)):
+    for backends, flags in ((("cuda", "cpu"), bits), (KV_BACKENDS.get(options.kv, ()), kv), (("cuda",), fp4)):
         if flags and backend not in backends:
             yield f"{', '.join(flags)}: ignored by {backend} (only for --backend {' and '.join(backends)})"
 

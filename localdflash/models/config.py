@@ -24,7 +24,7 @@ from localdflash.base.files.paths import config_folder
 from localdflash.base.files.toml_file import read_toml
 from localdflash.models.backend_names import Backend, RowsMode
 
-KVFormat = Literal["auto", "f16", "int8", "fp8"]
+KVFormat = Literal["auto", "f16", "int8", "k8v4", "fp8"]
 DrafterBits = Literal[8, 4]
 KV_FORMATS: tuple[KVFormat, ...] = get_args(KVFormat)
 DRAFTER_BITS: tuple[DrafterBits, ...] = get_args(DrafterBits)
@@ -62,7 +62,7 @@ class ModelConfig:
     gpu_layers: Annotated[int, Meta(ge=-1, le=100_000)] = -1  # target layers on that GPU; -1: as many as fit
     rows: RowsMode = "auto"  # batch widths of llama.cpp; auto: exact if cheap
     drafter_bits: DrafterBits = 8  # bits per weight of a drafter on our engines
-    kv: KVFormat = "auto"  # type of our own engines' KV cache
+    kv: KVFormat = "auto"  # type of the KV cache
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class Options:
     gpu_layers: int = -1  # layers of llama.cpp's target on that GPU, including the head; -1: as many as fit
     rows: RowsMode = "auto"  # batch widths of llama.cpp: "exact" at any cost, "fast" without a guarantee
     drafter: str = ""  # path or hf: name of the drafter that replaces the pair's drafter
-    kv: str = "auto"  # KV cache type of our engines: f16, int8, CUDA also fp8; auto: f16, on the CPU the entry's
+    kv: str = "auto"  # KV cache type, see `KV_BACKENDS`; auto: f16, on the CPU engine the registry entry's
     cuda_ops: str = ""  # forms of the CUDA engine's operations; see `backends.cuda.choices`
     can_evict: bool = field(default=False, compare=False)  # raise OutOfMemory instead of reducing drafter or context
     progress: Progress | None = None

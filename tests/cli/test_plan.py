@@ -97,8 +97,8 @@ def test_plan_for_a_gpu(run: Command, tiny_pair: Path, monkeypatch: pytest.Monke
         budget = MemoryBudget(count, 700 << 20, "GPU memory")
         monkeypatch.setattr("localdflash.loading.plan.planner.gpu_budget", lambda _device: budget)
 
-    measured = measurements.Measurement(900.0, "a test", "2026-01-01")
-    monkeypatch.setattr(measurements, "bandwidth", lambda on_gpu: measured if on_gpu else None)
+    gpu, host = (measurements.Measurement(speed, "a test", "2026-01-01") for speed in (900.0, 50.0))
+    monkeypatch.setattr(measurements, "bandwidth", lambda on_gpu=False: gpu if on_gpu else host)
     with_gpu(24 * GB)
     code, plan = run_plan(run, tiny_pair / "target.gguf")
     assert (code, plan["backend"], plan["drafter"], plan["what"]) == (0, "cuda", "8 bits", "GPU memory")
@@ -106,6 +106,10 @@ def test_plan_for_a_gpu(run: Command, tiny_pair: Path, monkeypatch: pytest.Monke
     codes = run_plan(run, tiny_pair / "target.gguf", "--kv", "int8")[1]
     assert codes["context"] == plan["context"]
     assert codes["parts"]["target K/V"] < 0.6 * plan["parts"]["target K/V"]
+    coded = run_plan(run, tiny_pair / "target.gguf", "--kv", "k8v4")[1]
+    assert coded["backend"] != "cuda"
+    assert "no CUDA engine: --kv k8v4: " in coded["why"]
+    assert coded["parts"]["target K/V"] < 0.5 * plan["parts"]["target K/V"]
     with_gpu(plan["total"] - 1)
     code, plan = run_plan(run, tiny_pair / "target.gguf", "--ctx", "1024")
     assert (code, plan["drafter"], plan["context"]) == (0, "4 bits", 1024)

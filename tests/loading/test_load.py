@@ -178,3 +178,12 @@ def test_a_change_of_any_part_invalidates_packed_weights(tiny_pair: Path, tmp_pa
     data[there] = data[there][block:] + data[there][:block]  # each block in its neighbour's place
     part.write_bytes(data)
     assert written(first, "cpu")[0] != before
+
+
+@pytest.mark.parametrize(("kv", "backend"), [("int8", "torch"), ("fp8", "cpu"), ("fp8", "llama.cpp")])
+def test_ignored_kv_cache_type_is_reported(kv: str, backend: Runner, tiny_pair: Path) -> None:
+    options = Options(str(tiny_pair / "target.gguf"), backend, threads=1, context=64, device="cpu", kv=kv)
+    with LoadedPair(options) as pair:
+        assert f"--kv {kv}: ignored by {backend} (only for --backend cuda" in pair.notice
+    with LoadedPair(replace(options, kv="auto")) as pair:
+        assert "--kv" not in pair.notice

@@ -1,4 +1,4 @@
-"""KV cache of a stack of layers, in float16 or int8; layout: `Cache` in kernels/cpu/formats.h."""
+"""KV cache of a stack of layers, in float16 or codes; layout: `Cache` in kernels/cpu/formats.h."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ from localdflash.backends.cpu.packing import GROUP
 from localdflash.models.shapes.decoder_config import DecoderConfig
 
 STRIP_KEYS = 16  # positions of a strip, whose keys are interleaved
-KV_FORMATS = ("f16", "int8")
+VALUE_BITS = {"f16": 16, "int8": 8, "k8v4": 4}  # by KV format; keys have 16 bits, 8 and 8
+KV_FORMATS = tuple(VALUE_BITS)
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,12 @@ class ArrayLayout:
 
 
 def cache_layouts(head_dim: int, kv: str) -> Sequence[ArrayLayout]:
-    """Return the layouts of K and V, for "int8" also of their scales, in the order of `CacheStruct`."""
+    """Return the layouts of K and V, for codes also of their scales, in the order of `CacheStruct`."""
     if kv == "f16":
         return ArrayLayout(np.float16, STRIP_KEYS, (head_dim, STRIP_KEYS)), ArrayLayout(np.float16, 1, (head_dim,))
     return (
         ArrayLayout(np.int8, STRIP_KEYS, (head_dim // 2, STRIP_KEYS, 2)),  # keys
-        ArrayLayout(np.int8, 2, (head_dim, 2)),  # values
+        ArrayLayout(np.uint8, 2, (head_dim // 2, 2)) if kv == "k8v4" else ArrayLayout(np.int8, 2, (head_dim, 2)),
         ArrayLayout(np.float32, STRIP_KEYS, (head_dim // GROUP, STRIP_KEYS)),  # scales of the groups of keys
         ArrayLayout(np.float32, 1, ()),  # scales of values
     )
@@ -64,7 +65,7 @@ class KVCache:
 
     def __init__(self, layers: int, config: DecoderConfig, capacity: int, kv: str = "f16") -> None:
         self.capacity = pad_positions(capacity)
-        self._layouts = cache_layouts(config.head_dim, kv)
+        self._layouts, self._value_bits = cache_layouts(config.head_dim, kv), VALUE_BITS[kv]
         self.arrays: list[NDArray[Any]] = [
             allocate_aligned((layers, config.num_key_value_heads, each.rows(self.capacity), *each.row), each.dtype)
             for each in self._layouts
@@ -77,7 +78,8 @@ class KVCache:
 
     def bind(self, layer: int) -> CacheStruct:
         """Return the struct of a layer's cache; it points into this KVCache, which must outlive it."""
-        return CacheStruct(*(address(array[layer]) for array in self.arrays))
+        addresses = [address(array[layer]) for array in self.arrays]
+        return CacheStruct(*addresses, *[None] * (4 - len(addresses)), self._value_bits)
 
     def clear(self, start: int, stop: int) -> None:
         """Set positions `start` up to, but not including, `stop` to zero."""

@@ -40,7 +40,10 @@ class RowsStruct(ctypes.Structure):
 class CacheStruct(ctypes.Structure):
     """See formats.h."""
 
-    _fields_ = [(name, c_void_p) for name in ("keys", "values", "key_scales", "value_scales")]
+    _fields_ = [
+        *((name, c_void_p) for name in ("keys", "values", "key_scales", "value_scales")),
+        ("value_bits", c_int32),
+    ]
 
 
 class DeltaShapeStruct(ctypes.Structure):

@@ -11,7 +11,7 @@ from localdflash.backends.cuda.prompt_reader import BLOCK_TOKENS
 from localdflash.backends.cuda.repack.ggml_blocks import padded
 from localdflash.backends.cuda.stack import ROWS
 from localdflash.backends.cuda.stepper import DOCUMENTS, SLACK, TAP_SLOTS
-from localdflash.base.errors import OutOfMemory
+from localdflash.base.errors import ModelError, OutOfMemory
 from localdflash.kernels.cuda.attention import BUCKETS, chunks_of, slots_of
 from localdflash.kernels.cuda.planes import COLUMNS
 from localdflash.kernels.cuda.split_k import MAX_TILES
@@ -95,6 +95,8 @@ class CudaSizes:
     """See `MemorySizes`. `bits`: maximum for a safetensors drafter. ModelError if this engine cannot run the pair."""
 
     def __init__(self, target: Path, drafter: Path | None, kv: str = "f16", bits: int = 8) -> None:
+        if kv not in KV_TYPES:
+            raise ModelError(f"--kv {kv}: the CUDA engine has no such KV cache; use int8 or fp8")
         self.header = read_header(target)
         check_tensor_types(self.header)
         self._config = decoder_config(self.header)

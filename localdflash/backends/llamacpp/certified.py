@@ -144,23 +144,26 @@ def skip_measuring(path: Path) -> FileMeasurement:
         api.llama_model_free(model)
 
 
-def load_or_measure(path: Path, device: str, threads: int, open_model: OpenModel) -> FileMeasurement:
+def load_or_measure(path: Path, device: str, threads: int, open_model: OpenModel, kv: str = "auto") -> FileMeasurement:
     """Return the measurement of a file, if possible from the cache folder; `device`: "cpu", or GPU and placement."""
-    candidates = ON_PROCESSOR if device == "cpu" else ON_GPU
+    flags = ON_PROCESSOR if device == "cpu" else ON_GPU
+    candidates = tuple(dict.fromkeys(each.with_kv(kv) for each in flags))
     tiled = os.environ.get(llama_library.TILED, "")
     file = tuple(fact for part, size, changed in stats_of(path) for fact in (part.name, size, changed))
     key = repr((METHOD_VERSION, machine(), file, device, threads, candidates, tiled, version("llama-cpp-python")))
     file_path = cache_folder() / "rows" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
     if stored := _read_measurement(file_path, key):
         return stored
-    measured = measure(open_model, candidates, threads, device != "cpu")
+    measured = measure(open_model, candidates, threads, device != "cpu", RAW.with_kv(kv))
     with suppress(OSError, LocaldflashError):  # if it cannot be stored, the file is measured at every load
         write_json(file_path, msgspec.to_builtins(Record(key, measured), str_keys=True))
     return measured
 
 
-def measure(open_model: OpenModel, candidates: Sequence[Flags], threads: int, on_gpu: bool = False) -> FileMeasurement:
-    """Find a file's exact modes and time them.
+def measure(
+    open_model: OpenModel, candidates: Sequence[Flags], threads: int, on_gpu: bool = False, raw: Flags = RAW
+) -> FileMeasurement:
+    """Find a file's exact modes and time them; `raw`: flags of unmodified llama.cpp.
 
     Modes on a GPU always get `borders`, because the lengths at which GPU kernels change are not measured.
     """
@@ -176,10 +179,10 @@ def measure(open_model: OpenModel, candidates: Sequence[Flags], threads: int, on
         def decoder_of(flags: Flags) -> LlamaDecoder:
             return stack.enter_context(closing(LlamaDecoder(model(flags.repack), flags, threads)))
 
-        max_width = max_revertible_width(model(RAW.repack))
+        max_width = max_revertible_width(model(raw.repack))
         if max_width == 1:
             return FileMeasurement(1.0, (), max_width)
-        single = decoder_of(RAW), 1
+        single = decoder_of(raw), 1
         use_few = max_width < MAX_WIDTH or _time_interleaved([single])[single] >= SLOW_STEP_MS
         widths, base = (FEW_WIDTHS, FEW_BASE_WIDTHS) if use_few else (WIDTHS, BASE_WIDTHS)
         exact = list[Candidate]()

@@ -11,7 +11,14 @@ import llama_cpp.llama_cpp as api
 MAX_WIDTH = 32  # maximum rows of a batch
 MAX_WIDTH_WITH_STATES = 16  # maximum with recurrent layers: llama.cpp keeps their large states after each row
 PADDED_TOKENS = 256  # the attended part of the KV cache grows in steps of this many tokens
-TYPES = {"f32": api.GGML_TYPE_F32, "f16": api.GGML_TYPE_F16, "bf16": 30}  # ggml_type
+TYPES = {  # ggml_type
+    "f32": api.GGML_TYPE_F32,
+    "f16": api.GGML_TYPE_F16,
+    "bf16": 30,
+    "q8_0": api.GGML_TYPE_Q8_0,
+    "q4_0": api.GGML_TYPE_Q4_0,
+}
+KV_TYPES = {"int8": ("q8_0", "q8_0"), "k8v4": ("q8_0", "q4_0")}  # of K and V, by option `kv`; others: as measured
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,13 @@ class Flags:
         """Set the parameters of a context."""
         params.flash_attn_type = int(self.flash)  # type: ignore[attr-defined]  # ctypes
         params.type_k, params.type_v = TYPES[self.keys], TYPES[self.values]  # type: ignore[attr-defined]
+
+    def with_kv(self, kv: str) -> "Flags":
+        """Return the flags with the KV cache types of an option `kv`; quantized values need flash attention."""
+        if kv not in KV_TYPES:
+            return self
+        keys, values = KV_TYPES[kv]
+        return replace(self, flash=True, keys=keys, values=values)
 
 
 RAW = Flags()
@@ -63,6 +77,10 @@ class DecodeMode:
     def max_filler(self) -> int:
         """Maximum number of filler rows in a batch."""
         return max(self.width_for(rows) - rows for rows in range(1, self.widths[-1] + 1))
+
+    def with_kv(self, kv: str) -> "DecodeMode":
+        """Return the mode with the KV cache types of an option `kv`."""
+        return replace(self, flags=self.flags.with_kv(kv))
 
     def limit_width(self, rows: int) -> "DecodeMode":
         """Return the mode without batches wider than `rows`."""

@@ -112,9 +112,9 @@ def cache_share(header: GGUFHeader, placement: Placement) -> float:
 class LlamaCppSizes(ExitStack):
     """See `MemorySizes`. A context manager that holds the files' vocabularies but no weights."""
 
-    def __init__(self, target: Path, drafter: Path | None, placement: Placement = PROCESSOR) -> None:
+    def __init__(self, target: Path, drafter: Path | None, placement: Placement = PROCESSOR, kv: str = "auto") -> None:
         super().__init__()
-        self._header, self._placement = read_header(target), placement
+        self._header, self._placement, self._kv = read_header(target), placement, kv
         with ExitStack() as undo:
             undo.callback(self.close)
             self._target = self._load_without_weights(target, placement)
@@ -141,7 +141,7 @@ class LlamaCppSizes(ExitStack):
             mode = PLANNED_ON_GPU if self._placement.layers else DEFAULT
             if has_states(self._target):  # the widest batch sets n_rs_seq, the number of kept states
                 mode = replace(mode, widths=tuple(range(2, MAX_WIDTH_WITH_STATES + 1)))
-            handle, reported = self._plan(self._target, target_params(context, mode=mode), stack)
+            handle, reported = self._plan(self._target, target_params(context, mode=mode.with_kv(self._kv)), stack)
             logits = MAX_WIDTH * self._vocab * FLOAT_BYTES
             names, model = (TARGET, TARGET_KV), (self._header, self._placement)
             weights = api.llama_model_size(self._target) - count_prediction_bytes(self._header)

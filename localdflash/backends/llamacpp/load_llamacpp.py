@@ -153,6 +153,11 @@ def _load(
 
 def choose_mode_for(target: Path, options: Options, placement: Placement, with_drafter: bool) -> ModeChoice:
     """Choose the decode mode in which a target runs; measure the file first if needed."""
+    choice = _choose_mode(target, options, placement, with_drafter)
+    return replace(choice, mode=choice.mode.with_kv(options.kv))
+
+
+def _choose_mode(target: Path, options: Options, placement: Placement, with_drafter: bool) -> ModeChoice:
     if options.rows == "fast":
         return certified.choose_mode(certified.skip_measuring(target), "fast", with_drafter)
     threads, device = options.threads or len(physical_cores()), "cpu"
@@ -162,9 +167,8 @@ def choose_mode_for(target: Path, options: Options, placement: Placement, with_d
     def open_model(repack: bool) -> Any:
         return llama_library.load_model(target, repack=repack, placement=placement)
 
-    return certified.choose_mode(
-        certified.load_or_measure(target, device, threads, open_model), options.rows, with_drafter
-    )
+    measurement = certified.load_or_measure(target, device, threads, open_model, options.kv)
+    return certified.choose_mode(measurement, options.rows, with_drafter)
 
 
 def _measure_target(target: LlamaCppTarget, lines: list[str], unloaded: int) -> Measure:

@@ -46,11 +46,13 @@ def plan_placement(target: Path, drafter: Path | None, options: Options) -> Plac
     try:
         if not device:
             return _on_processor(target, drafter, options)
+        if options.kv == "k8v4":  # many builds would compute attention on the processor, row by row over the bus
+            raise ModelError("--kv k8v4: llama.cpp has it only on the processor; use --kv int8")
         with ExitStack() as stack:
 
             @cache
             def sizes(placement: Placement) -> LlamaCppSizes:
-                return stack.enter_context(LlamaCppSizes(target, drafter, placement))
+                return stack.enter_context(LlamaCppSizes(target, drafter, placement, options.kv))
 
             placements = list_placements(target, device, options)
             check_context(target, options.context, sizes(placements[0]).trained)
@@ -74,7 +76,7 @@ def choose_gpu(options: Options) -> Device | None:
 
 def _on_processor(target: Path, drafter: Path | None, options: Options) -> PlacementPlan:
     try:
-        with LlamaCppSizes(target, drafter) as sizes:
+        with LlamaCppSizes(target, drafter, kv=options.kv) as sizes:
             check_context(target, options.context, sizes.trained)
             memory_fit = fit(sizes, free.system_budget(), options.context, can_evict=options.can_evict)
             return PlacementPlan(PROCESSOR, memory_fit)

@@ -146,10 +146,13 @@ def _automatic(request: PlanRequest) -> Plan:
     if options.device not in ("auto", "cpu"):
         return _on_llamacpp(request, "requested")
     if options.device == "auto" and options.gpu_layers and gpu_is_there():
-        on_gpu = _on_llamacpp(replace(request, options=replace(options, device="gpu")), f"a GPU can run it; {why}")
-        if on_gpu.fits:
-            return on_gpu
-        why = f"no GPU with llama.cpp: {on_gpu.verdict}"
+        try:
+            on_gpu = _on_llamacpp(replace(request, options=replace(options, device="gpu")), f"a GPU can run it; {why}")
+            if on_gpu.fits:
+                return on_gpu
+            why = f"no GPU with llama.cpp: {on_gpu.verdict}"
+        except ModelError as error:
+            why = f"no GPU with llama.cpp: {error}"
     choice = likely_engine(TimingCase(request.target, _preferred_file(request.drafter, ".gguf")))
     on_processor = replace(request, options=replace(options, device="cpu"))
     return PLANNERS[choice.backend](on_processor, f"{choice.reason}; {why}")
@@ -230,7 +233,7 @@ def _on_llamacpp(request: PlanRequest, why: str) -> Plan:
             verdict = plan.notice or (plan.fit.notice if plan.fit else "")
         except OutOfMemory as error:
             placement, verdict, fits = Placement(device, ALL_LAYERS), str(error), False
-    with LlamaCppSizes(target, drafter, placement) as sizes:
+    with LlamaCppSizes(target, drafter, placement, request.options.kv) as sizes:
         request.check_context(sizes)
         program = program_bytes(drafter is not None and drafter.suffix == ".safetensors")
         budget = placement.device.budget() if placement.device else system_budget()

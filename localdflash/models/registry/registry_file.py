@@ -43,7 +43,7 @@ _PAIR: _Types = {
     "fim": _Name | None,
     "next_edit": Literal["sweep", "zeta-2", "zeta-2.1"] | None,
     "chat": bool | None,
-    "kv": Literal["f16", "int8"] | None,
+    "kv": Literal["f16", "int8", "k8v4"] | None,
     "notes": tuple[Text, ...] | None,
     "active": Annotated[float, Meta(ge=0.001, le=10_000)] | None,
     "ran": tuple[Runner, ...] | None,

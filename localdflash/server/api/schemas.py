@@ -277,7 +277,7 @@ class LoadRequest(Struct, forbid_unknown_fields=True):
     rows: RowsMode | UnsetType = UNSET
     drafter_bits: Literal[4, 8] | UnsetType = UNSET
     native_fp4: bool | UnsetType = UNSET
-    kv: Literal["auto", "f16", "int8", "fp8"] | UnsetType = UNSET
+    kv: Literal["auto", "f16", "int8", "k8v4", "fp8"] | UnsetType = UNSET
     role: PairRole | UnsetType = UNSET
     others: EvictionPolicy = "wait"
 

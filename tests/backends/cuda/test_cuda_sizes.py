@@ -48,6 +48,11 @@ def test_planes_use_planned_bytes() -> None:
         assert planes_of_blocks(raw, kind, 200, 512).nbytes == tensor_bytes(kind, (200, 512)), kind
 
 
+def test_kv_cache_type_of_other_backends_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"^--kv k8v4: the CUDA engine has no such KV cache; use int8 or fp8$"):
+        CudaSizes(EMBEDDED / "target.gguf", None, "k8v4")
+
+
 @pytest.mark.parametrize("drafts", [True, False])
 def test_loaded_pair_uses_planned_bytes(drafts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _device: RESERVED)

@@ -98,6 +98,9 @@ def test_measurements_are_stored_by_file_device_and_threads(tiny_pair: Path, mon
     for device, threads, counted in (("cpu", 1, 1), ("cpu", 1, 1), ("Vulkan0", 1, 2), ("cpu", 2, 3), ("cpu", 1, 3)):
         assert load_or_measure(path, device, threads, lambda _: None) == record(at(ALL, 1.1))
         assert len(calls) == counted
+    for kv in ("int8", "k8v4", "int8"):
+        load_or_measure(path, "cpu", 1, lambda _: None, kv)
+    assert len(calls) == 5
 
 
 def test_a_damaged_record_is_measured_again(tiny_pair: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

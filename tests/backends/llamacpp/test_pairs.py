@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from localdflash.backends.llamacpp.decode_flags import NOT_REPACKED, DecodeMode
+from localdflash.backends.llamacpp.decode_flags import KV_TYPES, NOT_REPACKED, DecodeMode
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.llamacpp.load_llamacpp import load
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import TARGET_KV
 from localdflash.models.registry.pair_entry import LocalPair
 from tests.support.converted_models import VOCABULARY, ids_of
 from tests.support.guessing import Eager, Guessing
@@ -93,6 +94,24 @@ def test_prefix_of_a_saved_sequence_has_all_keys_of_its_window(target: LlamaCppT
             run(pair, [*state.ids, 1], between)
         actual, request = run(pair, shorter, 20)
         assert (actual, request.computed_tokens) == (expected, 0)
+
+
+@pytest.mark.measures_rows
+@pytest.mark.parametrize("kv", KV_TYPES)
+def test_quantized_kv_cache_has_the_planned_size_and_exact_widths(kv: str, tiny_pair: Path) -> None:
+    files = LocalPair("tiny", tiny_pair / "target.gguf", tiny_pair / "drafter.gguf", None, None, None)
+    sizes, identities = list[int](), set[str]()
+    for each in ("auto", kv):
+        options = Options(threads=1, context=1024, rows="exact", device="cpu", kv=each)
+        with closing(load(files, options)) as running:
+            assert running.rows.startswith("exact: ")
+            predicted, measured = running.predicted[TARGET_KV], running.measured()[TARGET_KV]
+            assert abs(predicted - measured) < 0.05 * measured
+            sizes.append(measured)
+            identities.add(repr(running.identity))
+    bits = {"int8": 8.5, "k8v4": 6.5}[kv]  # per number of K and V
+    assert sizes[1] / sizes[0] == pytest.approx(bits / 16, rel=0.05)
+    assert len(identities) == 2
 
 
 @pytest.mark.measures_rows  # although there is nothing to measure

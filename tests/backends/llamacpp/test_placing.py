@@ -139,6 +139,16 @@ def test_sizes_from_headers(dense: Path, mixture: Path) -> None:
     )
 
 
+def test_gpu_lacks_a_kv_cache_of_two_types(dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing, "choose_gpu", lambda _: GPU)
+    monkeypatch.setattr(placing, "LlamaCppSizes", OnProcessor)
+    placed = plan_placement(dense, None, Options(kv="k8v4"))
+    assert placed.placement == PROCESSOR
+    assert "--kv k8v4: llama.cpp has it only on the processor" in placed.notice
+    with pytest.raises(ModelError, match="use --kv int8"):
+        plan_placement(dense, None, Options(kv="k8v4", device="gpu"))
+
+
 def test_full_gpu_puts_the_pair_on_the_processor(dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = Device("Vulkan0", "a card", False, 1000, 8000 * MB)
     monkeypatch.setattr(llama_library, "devices", lambda: [full])
@@ -154,8 +164,8 @@ def test_full_gpu_puts_the_pair_on_the_processor(dense: Path, monkeypatch: pytes
 class OnProcessor(LlamaCppSizes):
     """Sizes planned without a GPU, but counted as on a GPU."""
 
-    def __init__(self, target: Path, drafter: Path | None, placement: Placement = PROCESSOR) -> None:
-        super().__init__(target, drafter)
+    def __init__(self, target: Path, drafter: Path | None, placement: Placement = PROCESSOR, kv: str = "auto") -> None:
+        super().__init__(target, drafter, kv=kv)
         self._placement = placement
 
 

@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from localdflash.backends.llamacpp import llama_library
+from localdflash.backends.llamacpp.decode_flags import DEFAULT, KV_TYPES
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.reference.decoder import causal
 from localdflash.backends.reference.gguf_decoder import load_decoder
@@ -36,6 +38,13 @@ def test_is_lossless(target: LlamaCppTarget) -> None:
         assert_lossless(
             target, ids_of(length + 32), range(1, 33), chunks=(1, 5, 31), lengths=(1, 70 if length > 70 else 30)
         )
+
+
+@pytest.mark.parametrize("kv", KV_TYPES)
+def test_is_lossless_with_quantized_kv_cache(kv: str, tiny_pair: Path) -> None:
+    mode = DEFAULT.with_kv(kv)
+    with closing(LlamaCppTarget(tiny_pair / "target.gguf", threads=1, taps=TAPS, mode=mode)) as target:
+        assert_lossless(target, ids_of(302), (1, 2, 3, 8, 9, 32), chunks=(1, 5, 31), lengths=(1, 270))
 
 
 def test_taps_and_logits_agree_with_the_float32_decoder(target: LlamaCppTarget, tiny_pair: Path) -> None:

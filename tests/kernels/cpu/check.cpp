@@ -270,19 +270,23 @@ std::string check_swiglu(const Kernels& tested, const Kernels& expected) {
   return "";
 }
 
-// Memory of a KV cache, in float16 or in 8-bit codes with scales.
+// Memory of a KV cache, in float16 or in codes with scales.
 struct StoredCache {
   Array<uint8_t> keys, values;
   Array<float> key_scales, value_scales;
 
-  StoredCache(bool codes, int32_t capacity, int32_t head_dim)
-      : keys(array<uint8_t>(capacity * head_dim * (codes ? 1 : 2))),
-        values(keys),
-        key_scales(array<float>(codes ? capacity * head_dim / GROUP : 0)),
-        value_scales(array<float>(codes ? capacity : 0)) {}
+  int32_t value_bits;
+
+  StoredCache(int32_t bits, int32_t capacity, int32_t head_dim)
+      : keys(array<uint8_t>(capacity * head_dim * (bits == 16 ? 2 : 1))),
+        values(array<uint8_t>(capacity * head_dim * bits / 8)),
+        key_scales(array<float>(bits == 16 ? 0 : capacity * head_dim / GROUP)),
+        value_scales(array<float>(bits == 16 ? 0 : capacity)),
+        value_bits(bits) {}
 
   Cache cache() {
-    return {keys.data(), values.data(), key_scales.empty() ? nullptr : key_scales.data(), value_scales.data()};
+    return {keys.data(), values.data(), key_scales.empty() ? nullptr : key_scales.data(), value_scales.data(),
+            value_bits};
   }
 
   std::string compare(const StoredCache& expected) const {
@@ -293,10 +297,10 @@ struct StoredCache {
 };
 
 // Compares attention of rows that see the same keys, one more key each, or a window of them.
-std::string check_attend_to(bool codes, int32_t head_dim, const Kernels& tested, const Kernels& expected) {
+std::string check_attend_to(int32_t bits, int32_t head_dim, const Kernels& tested, const Kernels& expected) {
   constexpr int32_t CAPACITY = 208, MARGIN = 5;
   Random random;
-  StoredCache result(codes, CAPACITY, head_dim), reference(codes, CAPACITY, head_dim);
+  StoredCache result(bits, CAPACITY, head_dim), reference(bits, CAPACITY, head_dim);
   const Cache result_cache = result.cache(), reference_cache = reference.cache();
   for (int32_t position = 0; position < CAPACITY; position++) {
     const auto key = floats(head_dim, [&] { return random.plain(); });
@@ -325,7 +329,7 @@ std::string check_attend_to(bool codes, int32_t head_dim, const Kernels& tested,
         expected.attend(&reference_cache, q.data(), stride, begin.data(), end.data(), rows, head_dim, 0.3f,
                         same_out.data(), stride);
         const std::string differs = difference("attend", out, same_out);
-        if (!differs.empty()) return differs + ", " + std::to_string(rows) + " rows" + (codes ? " of codes" : "");
+        if (!differs.empty()) return differs + ", " + std::to_string(rows) + " rows, " + std::to_string(bits) + " bits";
       }
     }
   }
@@ -334,12 +338,14 @@ std::string check_attend_to(bool codes, int32_t head_dim, const Kernels& tested,
 
 std::string check_attend(const Kernels& tested, const Kernels& expected) {
   for (const int32_t head_dim : {16, 64, 128}) {
-    const std::string mismatch = check_attend_to(false, head_dim, tested, expected);
+    const std::string mismatch = check_attend_to(16, head_dim, tested, expected);
     if (!mismatch.empty()) return mismatch;
   }
   for (const int32_t head_dim : {32, 64, 96, 256}) {
-    const std::string mismatch = check_attend_to(true, head_dim, tested, expected);
-    if (!mismatch.empty()) return mismatch;
+    for (const int32_t bits : {8, 4}) {
+      const std::string mismatch = check_attend_to(bits, head_dim, tested, expected);
+      if (!mismatch.empty()) return mismatch;
+    }
   }
   return "";
 }

@@ -12,8 +12,12 @@ from localdflash.backends.cpu.cpu_library import CacheStruct, address
 
 EPSILON = 2.0**-24
 STALE = 0x7E00  # NaN as float16
-FORMS = ("f16", "int8")
-SHAPES = [("f16", 16), ("f16", 80), ("f16", 128), ("int8", 64), ("int8", 96), ("int8", 512)]
+FORMS = ("f16", "int8", "k8v4")
+SHAPES = [
+    *(("f16", head_dim) for head_dim in (16, 80, 128)),
+    *((kv, head_dim) for kv in ("int8", "k8v4") for head_dim in (64, 96, 512)),
+]
+SIZES = np.array([6, 18, 30, 43, 57, 73, 93, 120])  # of values in 4 bits, by the lowest three bits
 Floats = NDArray[np.float32]
 Positions = NDArray[np.int32]
 Cached = tuple[NDArray[Any], ...]  # K, V and their scales, in the layout of formats.h
@@ -35,7 +39,8 @@ class Case:
 
     @property
     def struct(self) -> CacheStruct:
-        return CacheStruct(*map(address, self.cached))
+        pointers = [*map(address, self.cached), None, None][:4]
+        return CacheStruct(*pointers, {"f16": 16, "int8": 8, "k8v4": 4}[self.kv])
 
     def copied(self) -> "Case":
         return replace(self, cached=tuple(array.copy() for array in self.cached))
@@ -47,6 +52,17 @@ def encode(x: Floats) -> tuple[NDArray[np.int8], Floats]:
     return np.rint(x * (np.float32(127) / most)[..., None]).astype(np.int8), most / np.float32(127)
 
 
+def mix(x: NDArray[Any]) -> NDArray[Any]:
+    """Multiply numbers 16 dimensions apart by a Hadamard matrix; twice: times the largest power of 2 in n / 16."""
+    rows, n = x.shape
+    half = 16
+    while half < (n & -n):
+        first, second = np.moveaxis(x.reshape(rows, -1, 2, half), 2, 0)
+        x = np.stack((first + second, first - second), 2).reshape(rows, n)
+        half *= 2
+    return x
+
+
 def pack(kv: str, keys: Floats, values: Floats) -> Cached:
     """Return K and V [capacity, head_dim] as the cache stores them."""
     capacity, head_dim = keys.shape
@@ -56,8 +72,12 @@ def pack(kv: str, keys: Floats, values: Floats) -> Cached:
         return np.ascontiguousarray(halves.transpose(0, 2, 1)), values.astype(np.float16).view(np.uint16)
     codes, scales = encode(keys.reshape(strips, 16, head_dim // 32, 32))
     pairs = codes.reshape(strips, 16, head_dim // 2, 2).transpose(0, 2, 1, 3)
-    value_codes, value_scales = encode(values)
+    value_codes, value_scales = encode(mix(values) if kv == "k8v4" else values)
     value_pairs = value_codes.reshape(capacity // 2, 2, head_dim).transpose(0, 2, 1)
+    if kv == "k8v4":
+        nibbles = np.abs(np.abs(value_pairs.astype(int))[..., None] - SIZES).argmin(-1) + 8 * (value_pairs < 0)
+        low, high = nibbles.reshape(capacity // 2, head_dim // 16, 2, 8, 2).swapaxes(0, 2).swapaxes(1, 2)
+        value_pairs = (low | high << 4).astype(np.uint8).reshape(capacity // 2, head_dim // 2, 2)
     arrays = (pairs, value_pairs, scales.transpose(0, 2, 1), value_scales)
     return tuple(map(np.ascontiguousarray, arrays))
 
@@ -71,8 +91,14 @@ def unpack(kv: str, cached: Cached) -> tuple[NDArray[np.float64], NDArray[np.flo
     strips, half, _, _ = cached[0].shape
     scales = cached[2].transpose(0, 2, 1).reshape(strips * 16, half // 16).repeat(32, axis=1)
     keys = cached[0].transpose(0, 2, 1, 3).reshape(strips * 16, 2 * half).astype(np.float64)
-    values = cached[1].transpose(0, 2, 1).reshape(strips * 16, 2 * half).astype(np.float64)
-    return np.asarray(keys * scales, np.float64), np.asarray(values * cached[3][:, None], np.float64)
+    pairs = cached[1]
+    if kv == "k8v4":
+        nibbles = np.stack((pairs & 15, pairs >> 4), 1).reshape(strips * 8, 2, half // 8, 8, 2).swapaxes(1, 2)
+        pairs = np.concatenate((SIZES, -SIZES))[nibbles].reshape(strips * 8, 2 * half, 2)
+    values = pairs.transpose(0, 2, 1).reshape(strips * 16, 2 * half).astype(np.float64)
+    values *= cached[3][:, None]
+    mixed: NDArray[np.float64] = mix(values) / (2 * half & -2 * half) * 16 if kv == "k8v4" else values
+    return np.asarray(keys * scales, np.float64), mixed
 
 
 def spoil(case: Case, positions: NDArray[np.bool_]) -> None:
@@ -108,10 +134,10 @@ def attend(kernels: Any, case: Case, rows: slice = slice(None)) -> Floats:
 
 def exact(case: Case) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return attention [rows, head_dim] in float64, and the kernels' tolerance [rows, 1]: float32 sums in any order,
-    and for "int8" 16-bit codes of queries and of the weights of a block of 64 values.
+    and for codes 16-bit codes of queries and of the weights of a block of 64 values.
     """
     keys, values = unpack(case.kv, case.cached)
-    head_dim, rounded = case.q.shape[1], 0.5 / 32767 if case.kv == "int8" else 0.0
+    head_dim, rounded = case.q.shape[1], 0.0 if case.kv == "f16" else 0.5 / 32767
     out, off = np.empty(case.q.shape), np.empty((len(case.q), 1))
     for r, (begin, end) in enumerate(zip(case.begin, case.end, strict=True)):
         q, seen = case.q[r].astype(np.float64), keys[begin:end]
@@ -120,7 +146,7 @@ def exact(case: Case) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         out[r] = weights @ values[begin:end] / weights.sum()
         score_off = (head_dim + 4) * EPSILON * (np.abs(seen) @ np.abs(q)).max() * case.scale
         score_off += rounded * np.abs(q).max() * np.abs(seen).sum(axis=1).max() * case.scale
-        largest = np.abs(values[begin:end]).max()
+        largest = np.abs(mix(values[begin:end]) if case.kv == "k8v4" else values[begin:end]).max()
         off[r] = largest * (2 * score_off + (end - begin + 16) * 2 * EPSILON + 64 * rounded)
     return out, off
 
@@ -158,7 +184,7 @@ def test_put_key_and_put_value_layout(all_kernels: list[Any], kv: str, head_dim:
 
 @pytest.mark.parametrize("kv", FORMS)
 class TestEveryFormat:
-    """Both formats of the KV cache, on every instruction set of this processor."""
+    """All formats of the KV cache, on every instruction set of this processor."""
 
     def test_row_does_not_depend_on_other_rows(self, kernels: Any, kv: str) -> None:
         case = random_case(kv, 70, 80 if kv == "f16" else 96)
