@@ -23,7 +23,7 @@ from localdflash.backends.cpu.binding import (
     rope_tables,
     why_unsupported,
 )
-from localdflash.backends.cpu.cpu_kv_cache import STRIP_KEYS
+from localdflash.backends.cpu.cpu_kv_cache import STRIP_KEYS, VALUE_BITS
 from localdflash.backends.cpu.cpu_library import MAX_ROWS, ThreadPool, address, allocate_aligned
 from localdflash.backends.cpu.packing import GROUP, PANEL
 from localdflash.base.errors import LocaldflashError, ModelError
@@ -44,7 +44,8 @@ class _SlotCache(NamedTuple):
 
     def bind(self, layer: int) -> cpu_library.CacheStruct:
         """See `KVCache`."""
-        return cpu_library.CacheStruct(address(self.keys[layer]), address(self.values[layer]))
+        keys, values = address(self.keys[layer]), address(self.values[layer])
+        return cpu_library.CacheStruct(keys, values, value_bits=VALUE_BITS["f16"])
 
 
 class _ActivationBuffers:
@@ -93,6 +94,7 @@ class ParallelCpuTarget:
         keys, values = self._keys.ctypes.data, self._values.ctypes.data
         for i, cache in enumerate(self._caches):
             cache.keys, cache.values = keys + i * bytes_of_one, values + i * bytes_of_one
+            cache.value_bits = VALUE_BITS["f16"]
         self._rope, self._tap_ids = rope_tables(c, self._capacity), np.array(self.taps, np.int32)
         self._models = [self._model_of(slot) for slot in range(slots)]
         need = self._pool.library.workspace_bytes(self._models[0], 1)

@@ -104,8 +104,8 @@ def test_quantized_kv_cache_has_the_planned_size_and_exact_widths(kv: str, tiny_
     for each in ("auto", kv):
         options = Options(threads=1, context=1024, rows="exact", device="cpu", kv=each)
         with closing(load(files, options)) as running:
-            assert running.rows.startswith("exact: ")
-            predicted, measured = running.predicted[TARGET_KV], running.measured()[TARGET_KV]
+            assert running.width_status.startswith("exact: ")
+            predicted, measured = running.predicted_memory[TARGET_KV], running.measured()[TARGET_KV]
             assert abs(predicted - measured) < 0.05 * measured
             sizes.append(measured)
             identities.add(repr(running.identity))
