@@ -105,7 +105,7 @@ class _Worker:
 
     def __init__(self, loaded: LoadedPair, records: Records, word: str) -> None:
         self._loaded, self._records, self._word, self.is_evicting = loaded, records, word, False
-        metrics = SimpleNamespace(first_token=lambda _: None)
+        metrics = SimpleNamespace(record_first_token=lambda _: None)
         self.state = cast(AppState, SimpleNamespace(newest={}, metrics=metrics, engines=self))
 
     async def worker_if_loaded(self, _: LoadedPair) -> "_Worker":
