@@ -150,11 +150,12 @@ class Answerer:
         models = models if isinstance(models, list) else []
         known = {str(model["id"]): model for model in models if isinstance(model, dict) and model.get("id")}
         name = source.pair or next(iter(known), "default")
-        model = known.get(name, {})
-        self.is_localdflash = model.get("owned_by") == "localdflash"
+        self.is_localdflash = any(model.get("owned_by") == "localdflash" for model in known.values())
         if not self.is_localdflash:
             return ServerInfo(name)
-        meta = model.get("meta")
+        if name not in known:  # else the server would answer with the pair that it has loaded
+            raise _no_such_model(name)
+        meta = known[name].get("meta")
         return _parse_info({**meta, "pair": name, "context": meta.get("n_ctx")} if isinstance(meta, dict) else {})
 
     def _set_stage(self, stage: str) -> None:
@@ -288,7 +289,7 @@ class Answerer:
         """Select another model of a remote server."""
         models = (await self._get("/v1/models")).get("data")
         if not any(isinstance(entry, dict) and entry.get("id") == model for entry in models or ()):
-            raise ModelError(f"the server has no model {model!r}")
+            raise _no_such_model(model)
         source.remember_pair(model)
         self.info = await self._query_status()
         return self.info
@@ -339,6 +340,10 @@ def _select_pair(status: Mapping[str, Any], pair: str) -> Mapping[str, Any]:
 def _import_client(*_: object) -> None:
     import localdflash.chat.answer_events
     import localdflash.server.client  # noqa: F401
+
+
+def _no_such_model(name: str) -> ModelError:
+    return ModelError(f"the server has no model {name!r}")
 
 
 def _parse_info(status: Mapping[str, Any]) -> ServerInfo:
