@@ -250,7 +250,9 @@ def _write(path: Path, metadata: Sequence[bytes], tensors: Sequence[Tensor]) -> 
 
 def _write_blocks(stream: BinaryIO, tensor: Tensor, random: np.random.Generator) -> None:
     if tensor.kind == GGMLType.F32:
-        stream.write(np.ones(tensor.shape, np.float32).tobytes())
+        is_router = len(tensor.shape) == 2  # equal weights would send all tokens to the same experts
+        values = random.normal(0, STD, tensor.shape) if is_router else np.ones(tensor.shape)
+        stream.write(values.astype(np.float32).tobytes())
         return
     pool = random_blocks(tensor.kind)
     left, start = tensor.nbytes // tensor.kind.block_bytes, int(random.integers(POOL))
