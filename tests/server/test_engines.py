@@ -2,112 +2,23 @@
 
 import asyncio
 import gc
-import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx2
 import pytest
 
-from localdflash.base.errors import NoDevice, OutOfMemory
-from localdflash.loading import proof
+from localdflash.base.errors import OutOfMemory
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.models.backend_names import CHECKING_GPU
 from localdflash.models.load_options import Options
 from localdflash.server.api import control
-from localdflash.server.api.metrics import Metrics
-from localdflash.server.engine_spec import ROLES, PairRole
-from localdflash.server.engines import UNUSED_SECONDS, Engines
-from localdflash.server.http_app import create_app
-from localdflash.server.worker import PairWorker
+from localdflash.server.engine_spec import ROLES
+from localdflash.server.engines import UNUSED_SECONDS
+from tests.support.engine_daemon import CHAT, HELLO, LOADED, PLACE
 from tests.support.gguf_files import write_header
-
-CHAT = "/v1/chat/completions"
-HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
-PLACE = {"path": "a.py", "prefix": "def add(a, b):\n    return ", "suffix": "\n", "max_tokens": 4, "stream": False}
-LONG = {**HELLO, "max_tokens": 900, "temperature": 2.0, "grammar": "root ::= " + "[a-z] " * 2000}
-LOADED = "localdflash.server.worker.LoadedPair"
-
-
-class Daemon:
-    """Client of engines and their app in this process."""
-
-    def __init__(self, engines: Engines) -> None:
-        self.engines = engines
-        self.http = httpx2.AsyncClient(
-            transport=httpx2.ASGITransport(create_app(engines)), base_url="http://localhost", timeout=60
-        )
-
-    async def get(self, path: str) -> Any:
-        return (await self.http.get(path)).json()
-
-    async def post(self, path: str, body: Any) -> httpx2.Response:
-        return await self.http.post(path, json=body)
-
-    async def load(self, pair: str, role: str = "", **more: Any) -> httpx2.Response:
-        return await self.post("/load", {"pair": pair, **({"role": role} if role else {}), **more})
-
-    async def answered_by(self, path: str, body: Any) -> str:
-        """Return the pair that answers a request, or the error code."""
-        told = (await self.post(path, body)).json()
-        return str(told["error"]["code"] if "error" in told else told["model"])
-
-    async def pairs(self) -> dict[str, list[str]]:
-        """Return the roles of each pair that /ps lists."""
-        return {one["pair"]: one["roles"] for one in (await self.get("/ps"))["pairs"]}
-
-    @asynccontextmanager
-    async def answering(self, pair: str) -> AsyncIterator["asyncio.Task[httpx2.Response]"]:
-        """Start a long answer of a pair; its client disconnects at the end."""
-        task = asyncio.create_task(self.post(CHAT, {**LONG, "model": pair}))
-        while not any(one.running and one.running.request.stats.steps for one in self._schedulers()):
-            assert not task.done(), task.result().text
-            await asyncio.sleep(0.005)
-        try:
-            yield task
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-            while any(one.running for one in self._schedulers()):
-                await asyncio.sleep(0.005)
-
-    async def until_somebody_waits(self) -> None:
-        """Wait until a load waits for the requests of a pair that has to go."""
-        while not self.engines._evicting:
-            await asyncio.sleep(0.005)
-
-    def _schedulers(self) -> list[Any]:
-        return [worker.scheduler for worker in self.engines.workers if worker.scheduler]
-
-
-@pytest.fixture
-def tiny(tiny_pair: Path) -> str:
-    return str(tiny_pair / "target.gguf")
-
-
-@pytest.fixture
-async def make(tiny: str) -> AsyncIterator[Callable[..., Any]]:
-    """Create engines that start with the tiny pair for some roles."""
-    made: list[Daemon] = []
-
-    async def daemon(*roles: PairRole, **later: str) -> Daemon:
-        first = PairWorker(Options(tiny, "llama.cpp", threads=1, context=1024), 8_000_000, 4, Metrics().observe)
-        pairs = {role: Options(pair, "llama.cpp", threads=1) for role, pair in later.items()}
-        made.append(Daemon(Engines(first, roles or ROLES, pairs)))  # type: ignore[arg-type]
-        made[-1].engines.start()
-        await first.ready()
-        return made[-1]
-
-    yield daemon
-    for one in made:
-        await one.http.aclose()
-        await asyncio.to_thread(one.engines.close)
 
 
 def has_room_for(monkeypatch: pytest.MonkeyPatch, count: int) -> list[str]:
@@ -348,92 +259,3 @@ async def test_an_unused_pair_is_unloaded_and_freed(make: Any, tiny: str, monkey
     assert await daemon.pairs() == {tiny: ["chat", "completion"]}
     gc.collect()
     assert chat() is None
-
-
-@pytest.fixture
-async def checking(make: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Daemon, threading.Event]:
-    """Start engines whose pair is being checked on a GPU; the event ends the check, which passes."""
-    passed = threading.Event()
-    subjects = iter([SimpleNamespace(why_not=lambda: "")])
-    monkeypatch.setattr(proof, "find_unchecked_subject", lambda *_: next(subjects, None))
-    monkeypatch.setattr(proof, "check", lambda *_: passed.wait())
-    return await make(), passed
-
-
-async def test_the_first_answer_does_not_wait_for_torch(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until the GPU is known, which takes an import of torch, the pair is checked; then it may turn out unfit."""
-    imported = threading.Event()
-
-    def identify(*_: Any) -> Any:
-        imported.wait()
-        raise NoDevice("torch is too old")
-
-    monkeypatch.setattr(proof, "is_first_check", lambda _: True)
-    monkeypatch.setattr(proof.Subject, "of", identify)
-    daemon = await make()
-    assert await daemon.answered_by(CHAT, HELLO)
-    assert (await daemon.get("/ps"))["gpu_check"] == CHECKING_GPU
-    imported.set()
-    while (status := await daemon.get("/ps"))["gpu_check"]:
-        await asyncio.sleep(0.005)
-    assert "no CUDA engine: torch is too old" in status["notice"]
-
-
-async def test_a_daemon_that_stops_before_torch_is_imported_starts_no_check(
-    make: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The check's child would be killed with the process, and count as a crash."""
-    imported, identified = threading.Event(), threading.Event()
-    checks = list[Any]()
-
-    def identify(*_: Any) -> Any:
-        imported.wait()
-        identified.set()
-        return SimpleNamespace(why_not=lambda: "")
-
-    monkeypatch.setattr(proof, "is_first_check", lambda _: True)
-    monkeypatch.setattr(proof.Subject, "of", identify)
-    monkeypatch.setattr(proof, "check", lambda *given: checks.append(given))
-    daemon = await make()
-    thread = next(one for one in threading.enumerate() if one.name == "gpu check")
-    await asyncio.to_thread(daemon.engines.close)
-    imported.set()
-    await asyncio.to_thread(thread.join)
-    assert (identified.is_set(), checks) == (True, [])
-
-
-async def until_passed(daemon: Daemon, passed: threading.Event) -> None:
-    passed.set()
-    while not daemon.engines.worker("chat").passed_check:  # type: ignore[union-attr]
-        await asyncio.sleep(0.005)
-
-
-async def test_a_pair_whose_gpu_check_passes_is_loaded_again_between_two_answers(checking: Any, tiny: str) -> None:
-    daemon, passed = checking
-    before = daemon.engines.worker("chat")
-    status = await daemon.get("/ps")
-    assert (status["gpu_check"], "until the CUDA engine is checked" in status["notice"]) == (CHECKING_GPU, True)
-    async with daemon.answering(tiny):
-        await until_passed(daemon, passed)
-        assert await daemon.engines.switch_to_gpu() == []
-    assert len(await daemon.engines.switch_to_gpu()) == 1
-    assert daemon.engines.worker("chat") is daemon.engines.worker("completion") is not before
-    assert await daemon.answered_by(CHAT, HELLO) == tiny
-    assert await daemon.engines.switch_to_gpu() == []
-
-
-async def test_a_checked_pair_that_fails_to_load_again_is_loaded_by_the_next_request(
-    checking: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    daemon, passed = checking
-    await until_passed(daemon, passed)
-    with monkeypatch.context() as patch:
-        patch.setattr(LOADED, lambda options: has_no_memory())
-        with pytest.raises(OutOfMemory):
-            await daemon.engines.switch_to_gpu()
-    assert await daemon.answered_by(CHAT, HELLO) == tiny
-    assert await daemon.answered_by("/complete", PLACE) == tiny
-
-
-def has_no_memory() -> LoadedPair:
-    raise OutOfMemory("9.00 GB are needed, 1.00 GB of memory are free")
