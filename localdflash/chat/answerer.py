@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -140,21 +140,19 @@ class Answerer:
 
     async def _query_remote_server(self, source: NamedServer) -> ServerInfo:
         try:
-            models = (await self._get("/v1/models")).get("data")
+            known = _models_by_id(await self._get("/v1/models"))
         except (EngineDisconnect, DeviceError):
             raise
         except LocaldflashError:  # the server has no model list
             if not source.pair:
                 raise
             return ServerInfo(source.pair)
-        models = models if isinstance(models, list) else []
-        known = {str(model["id"]): model for model in models if isinstance(model, dict) and model.get("id")}
         name = source.pair or next(iter(known), "default")
         self.is_localdflash = any(model.get("owned_by") == "localdflash" for model in known.values())
         if not self.is_localdflash:
             return ServerInfo(name)
         if name not in known:  # else the server would answer with the pair that it has loaded
-            raise _no_such_model(name)
+            raise _no_such_model(name, known)
         meta = known[name].get("meta")
         return _parse_info({**meta, "pair": name, "context": meta.get("n_ctx")} if isinstance(meta, dict) else {})
 
@@ -287,9 +285,9 @@ class Answerer:
 
     async def _select_model(self, source: NamedServer, model: str) -> ServerInfo:
         """Select another model of a remote server."""
-        models = (await self._get("/v1/models")).get("data")
-        if not any(isinstance(entry, dict) and entry.get("id") == model for entry in models or ()):
-            raise _no_such_model(model)
+        known = _models_by_id(await self._get("/v1/models"))
+        if model not in known:
+            raise _no_such_model(model, known)
         source.remember_pair(model)
         self.info = await self._query_status()
         return self.info
@@ -342,8 +340,15 @@ def _import_client(*_: object) -> None:
     import localdflash.server.client  # noqa: F401
 
 
-def _no_such_model(name: str) -> ModelError:
-    return ModelError(f"the server has no model {name!r}")
+def _models_by_id(reply: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the entries of a reply of /v1/models; {} if it has another form."""
+    models = reply.get("data")
+    models = models if isinstance(models, list) else []
+    return {str(model["id"]): model for model in models if isinstance(model, dict) and model.get("id")}
+
+
+def _no_such_model(name: str, known: Iterable[str]) -> ModelError:
+    return ModelError(f"the server has no model {name!r}; it has {', '.join(known) or 'none'}")
 
 
 def _parse_info(status: Mapping[str, Any]) -> ServerInfo:

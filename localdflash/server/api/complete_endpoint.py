@@ -46,6 +46,7 @@ async def complete(http: HttpRequest, state: AppState, body: CompleteRequest) ->
 
 def plan_infill(planner: InfillPlanner, body: CompleteRequest) -> InfillPlan:
     """Plan the completions of a request; see `InfillPlanner.plan` for errors."""
+    assert body.mode != "edit"  # `complete` predicts these
     gap = Gap(
         " ".join(body.path.split()),
         language_of(body.path, body.language),
@@ -59,7 +60,7 @@ def plan_infill(planner: InfillPlanner, body: CompleteRequest) -> InfillPlan:
         gap,
         _pieces(body),
         lookup_texts=body.copies,
-        mode="auto" if body.mode == "edit" else body.mode,
+        mode=body.mode,
         max_tokens=body.max_tokens,
         params=params_of(body, INFILL_TEMPERATURE),
         count=body.count if body.max_tokens else 1,  # a request for 0 tokens only fills the KV cache
