@@ -14,13 +14,20 @@
 namespace ldf {
 namespace LDF_ISA {
 
+// Running softmaxes of rows.
+struct Softmax {
+  float *peak, *total;  // the highest score so far, the sum of exponentials relative to it
+  float* values;        // the sum of values times exponentials so far, rows `stride` apart
+  ptrdiff_t stride;
+
+  Softmax from(ptrdiff_t r) const { return {peak + r, total + r, values + r * stride, stride}; }
+};
+
 // A tile of `rows` rows, from row `first` of the queries on. The arrays start with the tile's first row.
 struct Tile {
   int first, rows;
   const int32_t *begin, *end;
-  float *peak, *total;  // running softmax: the highest score so far, the sum of exponentials relative to it
-  float* out;           // the sum of values so far
-  ptrdiff_t out_stride;
+  Softmax sums;
 };
 
 // Scales the scores of a block; scores of keys outside `begin` up to `end` become -infinity. Returns the highest
@@ -48,12 +55,12 @@ inline float exponentiate(int begin, int end, float peak, float* weights) {
 }
 
 // Rescales the sums of row r to a higher peak.
-inline void raise_peak(const Tile& tile, int r, int32_t head_dim, float peak) {
-  const float shrink = exponential(tile.peak[r] - peak);
-  float* out = tile.out + r * tile.out_stride;
-  for (int32_t d = 0; d < head_dim; d += 16) store(out + d, mul(load(out + d), splat(shrink)));
-  tile.total[r] *= shrink;
-  tile.peak[r] = peak;
+inline void raise_peak(const Softmax& sums, int r, int32_t head_dim, float peak) {
+  const float shrink = exponential(sums.peak[r] - peak);
+  float* values = sums.values + r * sums.stride;
+  for (int32_t d = 0; d < head_dim; d += 16) store(values + d, mul(load(values + d), splat(shrink)));
+  sums.total[r] *= shrink;
+  sums.peak[r] = peak;
 }
 
 // Processes one block of keys for ROWS rows.
@@ -71,15 +78,16 @@ void attend_tile(const Tile& tile, const typename Form::Queries& queries, const 
   if (lowest >= highest) return;
   Weights weights;
   Form::template score<ROWS>(queries, tile.first, head, block, lowest / STRIP, (highest + STRIP - 1) / STRIP, weights);
+  const Softmax sums = tile.sums;
   float peak[ROWS];
   for (int r = 0; r < ROWS; r++) {
-    peak[r] = scale_scores(begin[r], end[r], queries.scale(tile.first + r), tile.peak[r], weights[r]);
+    peak[r] = scale_scores(begin[r], end[r], queries.scale(tile.first + r), sums.peak[r], weights[r]);
   }
   for (int r = 0; r < ROWS; r++) {
-    if (peak[r] > tile.peak[r]) raise_peak(tile, r, head.head_dim, peak[r]);
-    tile.total[r] += exponentiate(begin[r], end[r], peak[r], weights[r]);
+    if (peak[r] > sums.peak[r]) raise_peak(sums, r, head.head_dim, peak[r]);
+    sums.total[r] += exponentiate(begin[r], end[r], peak[r], weights[r]);
   }
-  Form::template gather<ROWS>(begin, end, head, block, weights, tile.out, tile.out_stride);
+  Form::template gather<ROWS>(begin, end, head, block, weights, sums.values, sums.stride);
 }
 
 template <class Form, int ROWS>
@@ -88,52 +96,96 @@ void dispatch_attend_tile(const Tile& tile, const typename Form::Queries& querie
   if constexpr (ROWS > 1) dispatch_attend_tile<Form, ROWS - 1>(tile, queries, head, block);
 }
 
-// Attends with at most BAND rows.
-template <class Form>
-void attend_band(const KvHead& head, const typename Form::Queries& queries, const int32_t* begin, const int32_t* end,
-                 int rows, float* out, ptrdiff_t out_stride, const float* sinks) {
-  float peak[BAND], total[BAND];
-  int32_t first = begin[0], last = end[0];
+// Starts running softmaxes: empty, or with sinks[r] as a score without a value.
+inline void start(const Softmax& sums, int rows, int32_t head_dim, const float* sinks) {
   for (int r = 0; r < rows; r++) {
-    peak[r] = sinks ? sinks[r] : -FLT_MAX;
-    total[r] = sinks ? 1.0f : 0.0f;
-    memset(out + r * out_stride, 0, static_cast<size_t>(head.head_dim) * sizeof(float));
+    sums.peak[r] = sinks ? sinks[r] : -FLT_MAX;
+    sums.total[r] = sinks ? 1.0f : 0.0f;
+    memset(sums.values + r * sums.stride, 0, static_cast<size_t>(head_dim) * sizeof(float));
+  }
+}
+
+// Computes the running softmaxes of one part of the keys.
+template <class Form>
+void attend_part(const KvHead& head, const typename Form::Queries& queries, const int32_t* begin, const int32_t* end,
+                 int rows, int32_t part, const Softmax& sums) {
+  start(sums, rows, head.head_dim, nullptr);
+  int32_t first = (part + 1) * PART, last = part * PART;
+  for (int r = 0; r < rows; r++) {
     first = lower(first, begin[r]);
     last = higher(last, end[r]);
   }
+  first = higher(first, part * PART);
+  last = lower(last, (part + 1) * PART);
   const int tiles = (rows + TILE - 1) / TILE;
   for (int32_t block = first / BLOCK * BLOCK; block < last; block += BLOCK) {
     for (int t = 0; t < tiles; t++) {
       const int r = rows * t / tiles, next = rows * (t + 1) / tiles;
-      const Tile tile{r, next - r, begin + r, end + r, peak + r, total + r, out + r * out_stride, out_stride};
-      dispatch_attend_tile<Form, TILE>(tile, queries, head, block);
+      dispatch_attend_tile<Form, TILE>({r, next - r, begin + r, end + r, sums.from(r)}, queries, head, block);
     }
-  }
-  for (int r = 0; r < rows; r++) {
-    float* row = out + r * out_stride;
-    for (int32_t d = 0; d < head.head_dim; d += 16) store(row + d, div(load(row + d), splat(total[r])));
-    Form::restore(row, head.head_dim);
   }
 }
 
-template <class Form>
-void attend_as(const KvHead& head, const float* q, ptrdiff_t q_stride, const int32_t* begin, const int32_t* end,
-               int32_t rows, float scale, float* out, ptrdiff_t out_stride, const float* sinks) {
-  for (ptrdiff_t r = 0; r < rows; r += BAND) {
-    const int band = lower(rows - static_cast<int32_t>(r), BAND);
-    const typename Form::Queries queries(q + r * q_stride, q_stride, band, head.head_dim, scale);
-    attend_band<Form>(head, queries, begin + r, end + r, band, out + r * out_stride, out_stride,
-                      sinks ? sinks + r : nullptr);
+// Adds row r's softmax of a part of the keys to that of the parts before.
+inline void add_part(const Softmax& part, int r, int32_t head_dim, const Softmax& sums) {
+  if (part.total[r] == 0.0f) return;  // the row sees no key of the part
+  const float peak = part.peak[r] > sums.peak[r] ? part.peak[r] : sums.peak[r];
+  const float before = exponential(sums.peak[r] - peak), added = exponential(part.peak[r] - peak);
+  const float* from = part.values + r * part.stride;
+  float* to = sums.values + r * sums.stride;
+  for (int32_t d = 0; d < head_dim; d += 16) {
+    store(to + d, fma(load(from + d), splat(added), mul(load(to + d), splat(before))));
   }
+  sums.total[r] = __builtin_fmaf(part.total[r], added, sums.total[r] * before);
+  sums.peak[r] = peak;
+}
+
+// Turns a row's sum of values into its output.
+template <class Form>
+void finish(const Softmax& sums, int r, int32_t head_dim) {
+  float* row = sums.values + r * sums.stride;
+  for (int32_t d = 0; d < head_dim; d += 16) store(row + d, div(load(row + d), splat(sums.total[r])));
+  Form::restore(row, head_dim);
+}
+
+// Attends with at most BAND rows, part by part.
+template <class Form>
+void attend_band(const KvHead& head, const typename Form::Queries& queries, const int32_t* begin, const int32_t* end,
+                 int rows, float* out, ptrdiff_t out_stride, const float* sinks) {
+  float peak[2][BAND], total[2][BAND], values[BAND * LARGEST];
+  const Softmax sums{peak[0], total[0], out, out_stride}, part{peak[1], total[1], values, head.head_dim};
+  int32_t first = begin[0], last = end[0];
+  for (int r = 1; r < rows; r++) {
+    first = lower(first, begin[r]);
+    last = higher(last, end[r]);
+  }
+  start(sums, rows, head.head_dim, sinks);
+  for (int32_t p = first / PART; p * PART < last; p++) {
+    attend_part<Form>(head, queries, begin, end, rows, p, part);
+    for (int r = 0; r < rows; r++) add_part(part, r, head.head_dim, sums);
+  }
+  for (int r = 0; r < rows; r++) finish<Form>(sums, r, head.head_dim);
+}
+
+// Calls `use` with the KV cache's format.
+template <class Use>
+void with_cache_format(const Cache& cache, Use use) {
+  if (cache.value_bits == 16) return use(F16());
+  if (cache.value_bits == 8) return use(Coded<8>());
+  use(Coded<4>());
 }
 
 // sinks[i] is an additional score of row i without a value; null if there are none.
 inline void attend(const Cache* cache, const float* q, ptrdiff_t q_stride, const int32_t* begin, const int32_t* end,
                    int32_t rows, int32_t head_dim, float scale, float* out, ptrdiff_t out_stride, const float* sinks) {
-  const auto attend_with = cache->value_bits == 16  ? attend_as<F16>
-                           : cache->value_bits == 8 ? attend_as<Coded<8>>
-                                                    : attend_as<Coded<4>>;
-  attend_with({*cache, head_dim}, q, q_stride, begin, end, rows, scale, out, out_stride, sinks);
+  with_cache_format(*cache, [&](auto format) {
+    for (ptrdiff_t r = 0; r < rows; r += BAND) {
+      const int band = lower(rows - static_cast<int32_t>(r), BAND);
+      const typename decltype(format)::Queries queries(q + r * q_stride, q_stride, band, head_dim, scale);
+      attend_band<decltype(format)>({*cache, head_dim}, queries, begin + r, end + r, band, out + r * out_stride,
+                                    out_stride, sinks ? sinks + r : nullptr);
+    }
+  });
 }
 
 inline void attend(const Cache* cache, const float* q, ptrdiff_t q_stride, const int32_t* begin, const int32_t* end,
@@ -141,15 +193,24 @@ inline void attend(const Cache* cache, const float* q, ptrdiff_t q_stride, const
   attend(cache, q, q_stride, begin, end, rows, head_dim, scale, out, out_stride, nullptr);
 }
 
+// Attends to one part of the keys. q is [rows][head_dim].
+inline void attend_to_part(const Cache& cache, const float* q, const int32_t* begin, const int32_t* end, int32_t rows,
+                           int32_t head_dim, float scale, int32_t part, const Softmax& sums) {
+  with_cache_format(cache, [&](auto format) {
+    for (ptrdiff_t r = 0; r < rows; r += BAND) {
+      const int band = lower(rows - static_cast<int32_t>(r), BAND);
+      const typename decltype(format)::Queries queries(q + r * head_dim, head_dim, band, head_dim, scale);
+      attend_part<decltype(format)>({cache, head_dim}, queries, begin + r, end + r, band, part, sums.from(r));
+    }
+  });
+}
+
 inline void put_key(const Cache* cache, int32_t head_dim, int32_t position, const float* key) {
-  (cache->value_bits == 16 ? F16::put_key : CodedKeys::put_key)(*cache, head_dim, position, key);
+  with_cache_format(*cache, [&](auto format) { format.put_key(*cache, head_dim, position, key); });
 }
 
 inline void put_value(const Cache* cache, int32_t head_dim, int32_t position, const float* value) {
-  const auto put = cache->value_bits == 16  ? F16::put_value
-                   : cache->value_bits == 8 ? Coded<8>::put_value
-                                            : Coded<4>::put_value;
-  put(*cache, head_dim, position, value);
+  with_cache_format(*cache, [&](auto format) { format.put_value(*cache, head_dim, position, value); });
 }
 
 // Returns the cache of one key-value head, from that of all heads in sequence.

@@ -17,7 +17,7 @@ namespace LDF_ISA {
 
 constexpr int BLOCK = 64;     // keys
 constexpr int STRIP = 16;     // keys in the lanes of a score
-constexpr int BAND = 64;      // rows processed per pass over the keys
+constexpr int BAND = 32;      // rows processed per pass over the keys
 constexpr int LARGEST = 512;  // maximum head_dim
 
 struct KvHead {  // one key-value head and its cache
@@ -32,13 +32,9 @@ using Weights = float[TILE][BLOCK];  // scores, then their exponentials
 constexpr int unroll_count(int rows) { return rows == 1 || rows * 4 <= TILE ? 4 : rows * 3 <= TILE ? 2 : 1; }
 
 // Prefetches the data of the next block at the position of a load, once for each cache line: `offset` counts the bytes
-// that were loaded before. Only tiles of few rows are bound by memory. The data go to the second-level cache, since two
-// blocks would fill the first.
-template <int ROWS>
+// that were loaded before. The data go to the second-level cache, since two blocks would fill the first.
 inline void prefetch_next_block(const void* address, ptrdiff_t block_bytes, ptrdiff_t offset) {
-  if constexpr (2 * ROWS <= TILE) {
-    if (offset % 64 == 0) __builtin_prefetch(static_cast<const uint8_t*>(address) + block_bytes, 0, 2);
-  }
+  if (offset % 64 == 0) __builtin_prefetch(static_cast<const uint8_t*>(address) + block_bytes, 0, 2);
 }
 
 inline int32_t lower(int32_t a, int32_t b) { return a < b ? a : b; }

@@ -91,7 +91,7 @@ class CodedKeys {
 #pragma GCC unroll 16
         for (int s = 0; s < STEP; s++) {
           const int8_t* from = keys + (s * head_dim + d) * STRIP;
-          prefetch_next_block<ROWS>(from, BLOCK * head_dim, 16 * d);
+          prefetch_next_block(from, BLOCK * head_dim, 16 * d);
           pairs[s] = load_pairs(from);
         }
 #pragma GCC unroll 16
@@ -221,7 +221,7 @@ class Coded : public CodedKeys {
 #pragma GCC unroll 16
       for (int s = 0; s < STEP; s++) {
         const uint8_t* from = values + pair_bytes(16 * s);
-        prefetch_next_block<ROWS>(from, BLOCK / 2 * pair, pair_bytes(16 * s));
+        prefetch_next_block(from, BLOCK / 2 * pair, pair_bytes(16 * s));
         if constexpr (VALUE_BITS == 8) pairs[s] = load_pairs(reinterpret_cast<const int8_t*>(from));
         if constexpr (VALUE_BITS == 4) pairs[s] = load_pairs(from, VALUE_CODES);
       }

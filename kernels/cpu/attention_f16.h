@@ -86,7 +86,7 @@ class F16 {
 #pragma GCC unroll 16
       for (int s = 0; s < STEP; s++) {
         const uint16_t* from = keys + (static_cast<ptrdiff_t>(s) * head_dim + d) * STRIP;
-        prefetch_next_block<ROWS>(from, next, 32 * d);
+        prefetch_next_block(from, next, 32 * d);
         key[s] = load_half(from);
       }
 #pragma GCC unroll 16
@@ -124,7 +124,7 @@ class F16 {
 #pragma GCC unroll 16
       for (int s = 0; s < STEP; s++) {
         const uint16_t* from = values + static_cast<ptrdiff_t>(key) * head_dim + 16 * s;
-        prefetch_next_block<ROWS>(from, next, 32 * s);
+        prefetch_next_block(from, next, 32 * s);
         value[s] = load_half(from);
       }
 #pragma GCC unroll 16

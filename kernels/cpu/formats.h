@@ -20,6 +20,7 @@ constexpr int PANEL = 16;   // output channels
 constexpr int GROUP = 32;   // inputs that share a scale
 constexpr int SUPER = 256;  // inputs that share a super-scale
 constexpr int MAX_ROWS = 64;  // tokens of a pass
+constexpr int PART = 512;  // keys whose softmax is computed alone, so that threads can share a head's keys
 
 enum Kind : int32_t {
   Q8_0 = 0,

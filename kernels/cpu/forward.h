@@ -58,13 +58,8 @@ bool project_layer(const Stage& s, const Layer& layer, const Pass& pass, int ind
 }
 
 bool run_heads(const Stage& s, const Layer& layer, const Pass& pass) {
-  return run_stage(s.turn, [&](int chunk) {
-    if (layer.delta) {
-      run_delta_heads(s, chunk, *layer.delta, pass.keep_all);
-    } else {
-      attention(s, chunk, layer);
-    }
-  });
+  if (!layer.delta) return attention(s, layer);
+  return run_stage(s.turn, [&](int chunk) { run_delta_heads(s, chunk, *layer.delta, pass.keep_all); });
 }
 
 // Runs all layers; false if the pass has ended without this thread.

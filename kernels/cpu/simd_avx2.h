@@ -106,7 +106,9 @@ inline __m256i add_eight_dots(__m256i c, __m256i x, __m256i pair) {
 #if defined(__AVXVNNI__)
   return _mm256_dpwssd_avx_epi32(c, x, pair);
 #else
-  return _mm256_add_epi32(c, _mm256_madd_epi16(x, pair));
+  c = _mm256_add_epi32(c, _mm256_madd_epi16(x, pair));
+  asm("" : "+x"(c));  // or the compiler computes all products of a tile before their sums, and runs out of registers
+  return c;
 #endif
 }
 inline Sums add_dots(Sums c, Pairs x, const int16_t* pair) {

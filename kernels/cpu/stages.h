@@ -169,12 +169,21 @@ void apply_gate(const float* gate, int size, float* x) {
   for (int i = 0; i < size; i += 16) store(x + i, mul(load(x + i), sigmoid(load(gate + i))));
 }
 
-// Computes attention, quantized for the next product. A unit is a slice of a key-value head's queries.
-void attention(const Stage& s, int chunk, const Layer& layer) {
+// Gates and quantizes the output of query i of a key-value head for the next product.
+void store_head(const Stage& s, int kv_head, int i) {
   const Model& m = s.model;
-  const int group = m.heads / m.kv_heads, queries = s.rows * group, across = m.heads * m.head_dim;
-  const int slices = slices_of(s.turn->threads, m.kv_heads, queries);
-  const float scale = 1.0f / __builtin_sqrtf((float)m.head_dim);
+  const int group = m.heads / m.kv_heads, row = i / group, head = kv_head * group + i % group;
+  float* attended = s.w.attended + ((size_t)kv_head * s.rows * group + i) * m.head_dim;
+  if (m.gated) apply_gate(s.w.gates + ((size_t)row * m.heads + head) * m.head_dim, m.head_dim, attended);
+  quantize(attended, m.head_dim, row_from(s.w.heads, row, m.heads * m.head_dim, (size_t)head * m.head_dim));
+}
+
+float score_scale(const Model& m) { return 1.0f / __builtin_sqrtf((float)m.head_dim); }
+
+// Attends in one stage. A unit is a slice of a key-value head's queries.
+void attend_to_all(const Stage& s, int chunk, const Layer& layer) {
+  const Model& m = s.model;
+  const int queries = s.rows * (m.heads / m.kv_heads), slices = slices_of(s.turn->threads, m.kv_heads, queries);
   const Share units = share(m.kv_heads * slices, chunk, s);
   for (int u = units.begin; u < units.end; u++) {
     const int kv_head = u / slices, slice = u % slices;
@@ -183,14 +192,62 @@ void attention(const Stage& s, int chunk, const Layer& layer) {
     const Cache cache = cache_of(layer.cache, m.capacity, m.head_dim, kv_head);
     set_key_ranges(s, layer, kv_head, begin, end);
     attend(&cache, s.w.queries + at, m.head_dim, s.scratch.first + begin, s.scratch.last + begin, end - begin,
-           m.head_dim, scale, s.w.attended + at, m.head_dim, layer.sinks ? s.scratch.sinks + begin : nullptr);
-    for (int i = begin; i < end; i++) {
-      const int head = kv_head * group + i % group;
-      float* attended = s.w.attended + ((size_t)kv_head * queries + i) * m.head_dim;
-      if (m.gated) apply_gate(s.w.gates + ((size_t)(i / group) * m.heads + head) * m.head_dim, m.head_dim, attended);
-      quantize(attended, m.head_dim, row_from(s.w.heads, i / group, across, (size_t)head * m.head_dim));
-    }
+           m.head_dim, score_scale(m), s.w.attended + at, m.head_dim, layer.sinks ? s.scratch.sinks + begin : nullptr);
+    for (int i = begin; i < end; i++) store_head(s, kv_head, i);
   }
+}
+
+// Returns the parts of the keys that the batch sees.
+Share parts_seen(const Stage& s, const Layer& layer) {
+  const int first = layer.window && s.start >= layer.window ? s.start - layer.window + 1 : 0;
+  return {first / PART, (s.start + s.rows + PART - 1) / PART};
+}
+
+Softmax part_of(const Stage& s, int kv_head, int part) {
+  const Model& m = s.model;
+  const size_t queries = (size_t)SPLIT_ROWS * (m.heads / m.kv_heads);
+  float* at = s.w.parts + (kv_head * parts_of(m) + part) * queries * (2 + m.head_dim);
+  return {at, at + queries, at + 2 * queries, m.head_dim};
+}
+
+// Attends in two stages if whole heads would leave threads without work: first to parts of the keys.
+void attend_to_parts(const Stage& s, int chunk, const Layer& layer) {
+  const Model& m = s.model;
+  const int queries = s.rows * (m.heads / m.kv_heads);
+  const Share parts = parts_seen(s, layer), units = share(m.kv_heads * (parts.end - parts.begin), chunk, s);
+  for (int u = units.begin; u < units.end; u++) {
+    const int kv_head = u / (parts.end - parts.begin), part = parts.begin + u % (parts.end - parts.begin);
+    const Cache cache = cache_of(layer.cache, m.capacity, m.head_dim, kv_head);
+    set_key_ranges(s, layer, kv_head, 0, queries);
+    attend_to_part(cache, s.w.queries + (size_t)kv_head * queries * m.head_dim, s.scratch.first, s.scratch.last,
+                   queries, m.head_dim, score_scale(m), part, part_of(s, kv_head, part));
+  }
+}
+
+// Second stage: adds up the parts of each query.
+void merge_parts(const Stage& s, int chunk, const Layer& layer) {
+  const Model& m = s.model;
+  const int group = m.heads / m.kv_heads, queries = s.rows * group;
+  const Share parts = parts_seen(s, layer), units = share(m.kv_heads * queries, chunk, s);
+  for (int u = units.begin; u < units.end; u++) {
+    const int kv_head = u / queries, i = u % queries;
+    float peak, total;
+    const Softmax sums{&peak, &total, s.w.attended + (size_t)u * m.head_dim, 0};
+    start(sums, 1, m.head_dim, layer.sinks ? layer.sinks + kv_head * group + i % group : nullptr);
+    for (int p = parts.begin; p < parts.end; p++) add_part(part_of(s, kv_head, p).from(i), 0, m.head_dim, sums);
+    with_cache_format(layer.cache, [&](auto format) { finish<decltype(format)>(sums, 0, m.head_dim); });
+    store_head(s, kv_head, i);
+  }
+}
+
+bool attention(const Stage& s, const Layer& layer) {
+  const Share parts = parts_seen(s, layer);
+  const bool is_balanced = s.model.kv_heads % s.turn->threads == 0;
+  if (is_balanced || s.rows > SPLIT_ROWS || parts.end - parts.begin == 1) {
+    return run_stage(s.turn, [&](int chunk) { attend_to_all(s, chunk, layer); });
+  }
+  return run_stage(s.turn, [&](int chunk) { attend_to_parts(s, chunk, layer); }) &&
+         run_stage(s.turn, [&](int chunk) { merge_parts(s, chunk, layer); });
 }
 
 // Computes a chunk of the channels of a product piece by piece, and calls `use(channel, size)` for each piece in

@@ -6,6 +6,7 @@ namespace ldf {
 
 constexpr int CHUNK = 64;  // product channels added to the residual stream at once
 constexpr int HEAD_CHUNK = 512;  // LM head channels computed at once
+constexpr int SPLIT_ROWS = 8;    // maximum rows whose threads share a head's keys; more rows are shared instead
 
 struct Scratch {  // memory of one thread
   float* wide;    // [hidden, or head_dim or the rank of slots if that is larger]
@@ -26,6 +27,7 @@ struct Workspace {
   float* x;         // [MAX_ROWS][hidden] the residual stream
   float* queries;   // [kv_heads][rows][heads / kv_heads][head_dim]
   float* attended;  // [kv_heads][rows][heads / kv_heads][head_dim]
+  float* parts;     // [kv_heads][parts_of][SPLIT_ROWS * heads / kv_heads][2 + head_dim] softmaxes of parts of the keys
   Rows heads;       // [MAX_ROWS][heads * head_dim, or values of delta nets]
   float* gates;     // [MAX_ROWS][columns of `heads`] factors of the heads' outputs, before the sigmoid
   Rows inner;       // [MAX_ROWS * max(chosen, 1)][inner]
@@ -81,6 +83,8 @@ static inline size_t changes_of(const Model& m) {
 
 static inline size_t selector_width(const Model& m) { return ((size_t)m.slots.selector.n + PANEL - 1) / PANEL * PANEL; }
 
+static inline size_t parts_of(const Model& m) { return ((size_t)m.capacity + PART - 1) / PART; }
+
 static inline size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 static inline Scratch lay_out_scratch(const Model& m, Allocator& allocator) {
@@ -108,6 +112,7 @@ static inline Workspace lay_out_workspace(const Model& m, int thread, int thread
   w.x = allocator.take<float>((size_t)MAX_ROWS * m.hidden);
   w.queries = allocator.take<float>(MAX_ROWS * across);
   w.attended = allocator.take<float>(MAX_ROWS * across);
+  w.parts = allocator.take<float>(parts_of(m) * SPLIT_ROWS * (2 * m.heads + across));
   const size_t values = (size_t)m.delta.v_heads * m.delta.v_dim, widest = larger(across, values);
   w.heads = allocator.rows(MAX_ROWS, widest);
   w.gates = allocator.take<float>(m.gated || values ? MAX_ROWS * widest : 0);

@@ -65,14 +65,16 @@ class CpuSizes:
         taps = len(config.taps) if config else 0
         logits = cpu_library.MAX_ROWS * (c.vocab_size + taps * c.hidden_size) * FLOAT_BYTES
         model = bind_shape(c)
-        model.tap_count = taps
+        model.tap_count, model.capacity = taps, context
         scratch = _rope_bytes(c, context) + logits + self._library.workspace_bytes(model, self._threads)
         parts = {TARGET: self._target_bytes, TARGET_KV: _kv_bytes(c, context, self._kv)}
         if config:
             d, tokens = config.decoder, context + config.block_size
             parts |= {DRAFTER: self._drafter_bytes, DRAFTER_KV: _kv_bytes(d, tokens)}
             scratch += _rope_bytes(d, tokens) + waiting_bytes(config, c.hidden_size, context) + logit_bytes(config)
-            scratch += self._library.workspace_bytes(bind_drafter_shape(config), self._threads)
+            drafter_model = bind_drafter_shape(config)
+            drafter_model.capacity = tokens
+            scratch += self._library.workspace_bytes(drafter_model, self._threads)
         return parts | {SCRATCH: scratch}
 
 

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ from tests.backends.cpu.packed_models import write as write_packed
 from tests.backends.cpu.rounded import logits_of, relative, round_inputs
 from tests.support import converted_models, gpt_oss_models, qwen35_models, random_models
 from tests.support.costs import drafting_pays
-from tests.support.lossless import Row, assert_lossless, fill, same, verify
+from tests.support.lossless import Row, assert_lossless, fill, one_by_one, same, verify
 from tests.support.tiny_models import write_target
 
 pytestmark = needs_library
@@ -47,6 +48,12 @@ CASES: dict[str, Callable[[Path], Path]] = {
     "qwen35 ending in a delta net": lambda path: qwen35_models.case_of("qwen35", "Q8_0", (1,)).write(path, "Q8_0"),
     "qwen35moe": lambda path: qwen35_models.case_of("qwen35moe", "Q8_0").write(path, "Q8_0"),
 }
+LONG_CASES: dict[str, Callable[[], Any]] = {
+    "qwen2": lambda: converted_models.case_of("qwen2", "Q8_0"),
+    "gpt-oss": lambda: gpt_oss_models.case_of("Q8_0", "MXFP4"),
+    "qwen35": lambda: qwen35_models.case_of("qwen35", "Q8_0"),
+}
+KEYS_OF_A_PART = 512  # PART in kernels/cpu/formats.h
 NewPool = Callable[..., ThreadPool]
 
 
@@ -79,6 +86,25 @@ def test_threads_and_instruction_sets_change_no_bit(path: Path, new_team: NewPoo
             target.extend(ids[:40])
             results.append(verify(target, ids[40:]))
     assert all(same(rows, results[i % len(KV_FORMATS)]) for i, rows in enumerate(results))
+
+
+@pytest.mark.parametrize("name", ["qwen2", "gpt-oss", "qwen35"])
+def test_threads_that_share_the_keys_of_a_head_change_no_bit(name: str, tmp_path: Path, new_team: NewPool) -> None:
+    ids, file = ids_of(2 * KEYS_OF_A_PART + 100), tmp_path / "model.gguf"
+    case = LONG_CASES[name]()
+    case.numbers["context_length"] = len(ids)
+    packed = open_target(case.write(file, "Q8_0", "MXFP4") if name == "gpt-oss" else case.write(file, "Q8_0"))
+    for kv in KV_FORMATS:
+        expected = None
+        for threads in (1, 3, 5):
+            target = CpuTarget(packed, new_team(threads), taps=TAPS, kv=kv)
+            fill(target, ids[:-9], MAX_ROWS)
+            rows = one_by_one(target, ids[-9:])
+            expected = expected or rows
+            assert same(rows, expected)
+            for width in (2, 5, 8, 9):
+                fill(target, ids[:-9], MAX_ROWS)
+                assert same(verify(target, ids[-9:][:width]), expected[:width])
 
 
 def test_long_prompt_saves_intermediate_states(tmp_path: Path, new_team: NewPool) -> None:

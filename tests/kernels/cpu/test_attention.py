@@ -13,6 +13,7 @@ from localdflash.backends.cpu.cpu_library import CacheStruct, address
 EPSILON = 2.0**-24
 STALE = 0x7E00  # NaN as float16
 FORMS = ("f16", "int8", "k8v4")
+CAPACITY = 1088  # keys: more than two parts
 SHAPES = [
     *(("f16", head_dim) for head_dim in (16, 80, 128)),
     *((kv, head_dim) for kv in ("int8", "k8v4") for head_dim in (64, 96, 512)),
@@ -111,7 +112,7 @@ def spoil(case: Case, positions: NDArray[np.bool_]) -> None:
         array[...] = np.where(corrupted, stale, array)
 
 
-def random_case(kv: str, rows: int, head_dim: int, capacity: int = 320, seed: int = 0) -> Case:
+def random_case(kv: str, rows: int, head_dim: int, capacity: int = CAPACITY, seed: int = 0) -> Case:
     """Return rows with ranges of one key, within a block, of several blocks, and of a verify batch."""
     rng = np.random.default_rng(seed)
     keys, values = (rng.standard_normal((capacity, head_dim)).astype(np.float32) for _ in range(2))
@@ -198,7 +199,7 @@ class TestEveryFormat:
         case = random_case(kv, 24, 64)
         expected = attend(kernels, case)
         for r in range(24):
-            unseen = np.ones(320, bool)
+            unseen = np.ones(CAPACITY, bool)
             unseen[case.begin[r] : case.end[r]] = False
             stale = case.copied()
             spoil(stale, unseen)
@@ -224,10 +225,10 @@ class TestEveryFormat:
 
     @pytest.mark.nightly
     def test_the_last_keys_of_a_long_context(self, kernels: Any, kv: str) -> None:
-        head_dim, capacity, last = 256, 262144, 320
+        head_dim, last, moved = 256, CAPACITY, 510 * 512  # whole parts of the keys, so that the bits stay
+        capacity = last + moved
         short = random_case(kv, 2, head_dim, last)
         cached = [np.zeros((len(array) * capacity // last, *array.shape[1:]), array.dtype) for array in short.cached]
-        moved = capacity - last  # whole blocks, so that the bits stay
         for array, part in zip(cached, short.cached, strict=True):
             at = moved * len(part) // last
             array[at : at + len(part)] = part
