@@ -148,11 +148,11 @@ void finish(const Softmax& sums, int r, int32_t head_dim) {
   Form::restore(row, head_dim);
 }
 
-// Attends with at most BAND rows, part by part.
+// Attends with the rows of a band, part by part.
 template <class Form>
 void attend_band(const KvHead& head, const typename Form::Queries& queries, const int32_t* begin, const int32_t* end,
                  int rows, float* out, ptrdiff_t out_stride, const float* sinks) {
-  float peak[2][BAND], total[2][BAND], values[BAND * LARGEST];
+  float peak[2][BAND], total[2][BAND], values[BAND_SIZE];
   const Softmax sums{peak[0], total[0], out, out_stride}, part{peak[1], total[1], values, head.head_dim};
   int32_t first = begin[0], last = end[0];
   for (int r = 1; r < rows; r++) {
@@ -179,8 +179,8 @@ void with_cache_format(const Cache& cache, Use use) {
 inline void attend(const Cache* cache, const float* q, ptrdiff_t q_stride, const int32_t* begin, const int32_t* end,
                    int32_t rows, int32_t head_dim, float scale, float* out, ptrdiff_t out_stride, const float* sinks) {
   with_cache_format(*cache, [&](auto format) {
-    for (ptrdiff_t r = 0; r < rows; r += BAND) {
-      const int band = lower(rows - static_cast<int32_t>(r), BAND);
+    for (int32_t r = 0, band; r < rows; r += band) {
+      band = band_of(rows - r, head_dim);
       const typename decltype(format)::Queries queries(q + r * q_stride, q_stride, band, head_dim, scale);
       attend_band<decltype(format)>({*cache, head_dim}, queries, begin + r, end + r, band, out + r * out_stride,
                                     out_stride, sinks ? sinks + r : nullptr);
@@ -197,8 +197,8 @@ inline void attend(const Cache* cache, const float* q, ptrdiff_t q_stride, const
 inline void attend_to_part(const Cache& cache, const float* q, const int32_t* begin, const int32_t* end, int32_t rows,
                            int32_t head_dim, float scale, int32_t part, const Softmax& sums) {
   with_cache_format(cache, [&](auto format) {
-    for (ptrdiff_t r = 0; r < rows; r += BAND) {
-      const int band = lower(rows - static_cast<int32_t>(r), BAND);
+    for (int32_t r = 0, band; r < rows; r += band) {
+      band = band_of(rows - r, head_dim);
       const typename decltype(format)::Queries queries(q + r * head_dim, head_dim, band, head_dim, scale);
       attend_part<decltype(format)>({cache, head_dim}, queries, begin + r, end + r, band, part, sums.from(r));
     }

@@ -17,7 +17,8 @@ namespace LDF_ISA {
 
 constexpr int BLOCK = 64;     // keys
 constexpr int STRIP = 16;     // keys in the lanes of a score
-constexpr int BAND = 32;      // rows processed per pass over the keys
+constexpr int BAND = 64;      // maximum rows processed per pass over the keys
+constexpr int BAND_SIZE = 64 * 256;  // maximum rows times head_dim of a band, which lie on the stack
 constexpr int LARGEST = 512;  // maximum head_dim
 
 struct KvHead {  // one key-value head and its cache
@@ -39,6 +40,9 @@ inline void prefetch_next_block(const void* address, ptrdiff_t block_bytes, ptrd
 
 inline int32_t lower(int32_t a, int32_t b) { return a < b ? a : b; }
 inline int32_t higher(int32_t a, int32_t b) { return a > b ? a : b; }
+
+// Returns the rows of a band.
+inline int band_of(int32_t rows, int32_t head_dim) { return lower(rows, lower(BAND, BAND_SIZE / head_dim)); }
 
 }  // namespace LDF_ISA
 }  // namespace ldf

@@ -51,7 +51,7 @@ class CodedKeys {
    private:
     int32_t head_dim_;
     float scales_[BAND];
-    int16_t codes_[BAND * LARGEST];
+    int16_t codes_[BAND_SIZE];
   };
 
   template <int ROWS>
