@@ -1,8 +1,9 @@
 // Attention of rows that share K and V: pairs of a token and a query head of one key-value head.
 //
-// Keys are processed in blocks at fixed positions with a running softmax. Per block, a tile of rows computes its
-// scores, then its exponentials, then its sums of values, and loads K and V once for the whole tile. Every
-// number comes from the same chain of operations for any tile, so a row's result depends only on the row and its keys.
+// Keys are processed in blocks at fixed positions with a running softmax. Each part of the keys (PART) has its own, so
+// that threads can share the keys; parts are added up in order. Per block, a tile of rows computes its scores, then its
+// exponentials, then its sums of values, and loads K and V once for the whole tile. Every number comes from the same
+// chain of operations for any tile, so a row's result depends only on the row and its keys.
 #pragma once
 #include <float.h>
 #include <string.h>

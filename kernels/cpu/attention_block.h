@@ -15,11 +15,11 @@
 namespace ldf {
 namespace LDF_ISA {
 
-constexpr int BLOCK = 64;     // keys
-constexpr int STRIP = 16;     // keys in the lanes of a score
-constexpr int BAND = 64;      // maximum rows processed per pass over the keys
-constexpr int BAND_SIZE = 64 * 256;  // maximum rows times head_dim of a band, which lie on the stack
-constexpr int LARGEST = 512;  // maximum head_dim
+constexpr int BLOCK = 64;            // keys
+constexpr int STRIP = 16;            // keys in the lanes of a score
+constexpr int BAND = 64;             // maximum rows processed per pass over the keys
+constexpr int BAND_SIZE = 64 * 256;  // maximum rows times head_dim of a band, which is on the stack
+constexpr int LARGEST = 512;         // maximum head_dim
 
 struct KvHead {  // one key-value head and its cache
   const Cache& cache;

@@ -203,6 +203,7 @@ Share parts_seen(const Stage& s, const Layer& layer) {
   return {first / PART, (s.start + s.rows + PART - 1) / PART};
 }
 
+// Returns the softmaxes of a part of the keys, of all queries of a key-value head.
 Softmax part_of(const Stage& s, int kv_head, int part) {
   const Model& m = s.model;
   const size_t queries = (size_t)SPLIT_ROWS * (m.heads / m.kv_heads);
@@ -210,7 +211,7 @@ Softmax part_of(const Stage& s, int kv_head, int part) {
   return {at, at + queries, at + 2 * queries, m.head_dim};
 }
 
-// Attends in two stages if whole heads would leave threads without work: first to parts of the keys.
+// First of two stages: attends to parts of the keys. A unit is a part, for all queries of a key-value head.
 void attend_to_parts(const Stage& s, int chunk, const Layer& layer) {
   const Model& m = s.model;
   const int queries = s.rows * (m.heads / m.kv_heads);
@@ -224,7 +225,7 @@ void attend_to_parts(const Stage& s, int chunk, const Layer& layer) {
   }
 }
 
-// Second stage: adds up the parts of each query.
+// Second stage: adds up the parts. A unit is a query.
 void merge_parts(const Stage& s, int chunk, const Layer& layer) {
   const Model& m = s.model;
   const int group = m.heads / m.kv_heads, queries = s.rows * group;
@@ -240,6 +241,7 @@ void merge_parts(const Stage& s, int chunk, const Layer& layer) {
   }
 }
 
+// Runs attention, in two stages if whole heads would leave threads without work.
 bool attention(const Stage& s, const Layer& layer) {
   const Share parts = parts_seen(s, layer);
   const bool is_balanced = s.model.kv_heads % s.turn->threads == 0;
