@@ -37,7 +37,7 @@ WIDTHS = (1, 4, 8, 16)
 CONTEXT, STEPS = 256, 8  # tokens of the common prompt, and steps after it in a round
 PROGRAM = "llama-batched-bench"
 MODES = {
-    "llama.cpp": (("-fa", "off"), ("-fa", "on")),
+    "llama.cpp": (("-kvu", "-fa", "off"), ("-kvu", "-fa", "on")),  # one KV cache for all sequences, as ik_llama.cpp has
     "ik_llama.cpp": (("-fa", "off"), ("-fa", "on"), ("-fa", "on", "-rtr")),
 }
 _ROW = re.compile(r"^\|\s*\d+ \|\s*\d+ \|\s*(\d+) \|(?:[^|]*\|){4}\s*([\d.]+) \|", re.MULTILINE)  # batch, S_TG
