@@ -178,6 +178,16 @@ def peers() -> Iterator[Row]:
         yield [label.replace("plain", "no drafting"), *numbers, side["same_as_own_plain"]]
 
 
+def peer_batches() -> Iterator[Row]:
+    """Yield the cost of batches beside llama.cpp and ik_llama.cpp, and the share of the read bandwidth at one token."""
+    result = load("cpu-peers")
+    yield ["model", "program", "1 token", "4", "8", "16 tokens, ms", "share of read bandwidth at 1"]
+    for model, measured in result["models"].items():
+        for program, times in measured["ms"].items():
+            share = measured["weight_bytes"] / (times["1"] / 1e3) / (result["bandwidth_gb_s"] * 1e9)
+            yield [model, program, *(f"{ms:.1f}" for ms in times.values()), f"{100 * share:.0f} %"]
+
+
 def first_token() -> Iterator[Row]:
     """Yield the facts about start-up and daemon."""
     start, soak, server = load("startup"), load("soak"), load("server")
@@ -323,6 +333,7 @@ TABLES: dict[str, Callable[[], Iterator[Row]]] = {
             kv,
             activations,
             peers,
+            peer_batches,
             first_token,
             first_minute,
             infill,

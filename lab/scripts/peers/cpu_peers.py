@@ -45,7 +45,7 @@ _ROW = re.compile(r"^\|\s*\d+ \|\s*\d+ \|\s*(\d+) \|(?:[^|]*\|){4}\s*([\d.]+) \|
 
 def build(source: Path, folder: Path, jobs: int) -> Path:
     """Build `PROGRAM` from a source tree in `folder`, unless it is there, and return its path."""
-    if not (binary := folder / "bin" / PROGRAM).is_file():
+    if not (binary := folder.resolve() / "bin" / PROGRAM).is_file():
         run("cmake", "-S", str(source), "-B", str(folder), *CMAKE_OPTIONS, "-DLLAMA_BUILD_EXAMPLES=ON")
         run("cmake", "--build", str(folder), "--parallel", str(jobs), "--target", PROGRAM)
     return binary
@@ -55,7 +55,8 @@ def peer_ms(binary: Path, model: Path, threads: int, mode: tuple[str, ...]) -> d
     """Return the milliseconds of a peer's step by batch width."""
     command = [str(binary), "-m", str(model), "-t", str(threads), "-tb", str(threads), "-pps", *mode]
     command += ["-c", "2048", "-npp", str(CONTEXT), "-ntg", str(STEPS), "-npl", ",".join(map(str, WIDTHS))]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    # ik_llama.cpp writes a log into the current folder.
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=binary.parent)
     rows = _ROW.findall(done.stdout + done.stderr)
     return {int(width): 1e3 * int(width) / float(rate) for width, rate in rows}
 
