@@ -5,8 +5,9 @@
 
 Both peers are built into --folder first, with their defaults; --ik-source is a checkout of ik_llama.cpp. A batch of n
 is one step of n sequences after a common prompt for them (`llama-batched-bench -pps`), and a verify step of n tokens
-for us: all compute the logits of each token. The fastest of all rounds counts. Each peer runs with and without flash
-attention, ik_llama.cpp also with run-time repacking, and its best mode counts at each width.
+for us: all compute the logits of each token. A round's time is the mean of its steps, and the fastest round counts.
+Each peer runs with and without flash attention, ik_llama.cpp also with run-time repacking, and its best mode counts at
+each width.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import tempfile
 from collections import defaultdict
 from contextlib import closing
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from localdflash.backends.cpu.binding import open_target
@@ -70,7 +72,7 @@ def measure(path: Path, binaries: dict[str, Path], threads: int, rounds: int) ->
         for _ in range(rounds):
             for width in WIDTHS:
                 target.assume_length(CONTEXT)
-                ours = min(forward_ms(target, width) for _ in range(STEPS))
+                ours = fmean(forward_ms(target, width) for _ in range(STEPS))
                 best["localdflash"][width] = min(best["localdflash"][width], ours)
             for peer, binary in binaries.items():
                 for mode in MODES[peer]:
