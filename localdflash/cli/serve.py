@@ -1,5 +1,6 @@
 """`localdflash serve`: run the daemon in the foreground, or stop the running daemon."""
 
+import gc
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -65,6 +66,7 @@ def command(
         return _stop()
     if install_unit:
         return _install_unit(ctx)
+    gc.disable()  # until the first pair is loaded: collections take a tenth of the start
     from localdflash.models.config import load_config
     from localdflash.models.load_options import Options
     from localdflash.server.daemon import DaemonSettings, serve

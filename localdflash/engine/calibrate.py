@@ -15,7 +15,7 @@ CONTEXT_TOKENS = 16  # tokens in the cache while measuring
 LONG_CONTEXT_TOKENS = 2048  # the cache pretends to hold these, to measure how costs grow with it
 GROWTH_WIDTH = 4  # batch width that is timed over a long context, next to width 1, to extrapolate to other widths
 ID_STRIDE = 7919  # a prime, so that `spread_ids` repeats no id before it has used the whole vocabulary
-ROUND_SECONDS = 0.1  # another round of timings begins if less has passed; a slow model is timed in one round
+ROUND_SECONDS = 0.05  # another round of timings begins if less has passed; a slow model is timed in one round
 REPEAT_SECONDS = 3e-3  # a call is repeated until this much time has passed
 SINGLE_CALL_SECONDS = 8e-3  # a longer call is timed once
 

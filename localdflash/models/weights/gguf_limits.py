@@ -43,7 +43,7 @@ def check_limits(reader: GGUFReader, metadata: Mapping[str, object]) -> None:
 
 def _check_tokens(reader: GGUFReader, tokens: object) -> None:
     """Raise ModelError for duplicate tokens, compared as in C: strings end at a NUL, empty tokens get a name."""
-    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+    if not isinstance(tokens, list) or not {*map(type, tokens)} <= {str}:
         return
     spellings = [token.partition("\0")[0] or f"[EMPTY_{index}]" for index, token in enumerate(tokens)]
     if len(set(spellings)) == len(spellings):

