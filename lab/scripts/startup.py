@@ -1,7 +1,7 @@
 """Measure start-up: import, --help, first token with and without a running daemon, warm completions, memory.
 
-`PYTHONPATH=. python -P lab/scripts/startup.py [--pair PAIR] --json FILE`. Times are medians of several processes in a new home.
-`--pair` is the chat pair.
+`PYTHONPATH=. python -P lab/scripts/startup.py [--pair PAIR] --json FILE`. Times are medians of several processes in a
+new home. `--pair` is the chat pair.
 """
 
 import argparse
