@@ -216,10 +216,10 @@ def byte_level_tokenizer(header: GGUFHeader, ids: dict[str, int]) -> Tokenizer |
     spelled = header.metadata.get("tokenizer.ggml.merges")
     if not _is_list_of(spelled, str):
         return None
-    merges = [tuple(merge.split(" ", 1)) for merge in spelled]
+    merges = [(first, second) for first, _, second in (merge.partition(" ") for merge in spelled)]
     try:
         tokenizer = Tokenizer(BPE(ids, merges, ignore_merges=name in _WHOLE_WORDS))
-    except Exception:  # a merge without a space or outside the vocabulary; the library has no class for that
+    except Exception:  # a merge outside the vocabulary; the library has no class for this error
         return None
     splits: list[Any] = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in _PATTERNS[name]]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
