@@ -217,10 +217,9 @@ def byte_level_tokenizer(header: GGUFHeader, ids: dict[str, int]) -> Tokenizer |
     if not _is_list_of(spelled, str):
         return None
     merges = [(first, second) for first, _, second in (merge.partition(" ") for merge in spelled)]
-    try:
-        tokenizer = Tokenizer(BPE(ids, merges, ignore_merges=name in _WHOLE_WORDS))
-    except Exception:  # a merge outside the vocabulary; the library has no class for this error
-        return None
+    if any(first + second not in ids or first not in ids or second not in ids for first, second in merges):
+        return None  # the library would panic at some of them
+    tokenizer = Tokenizer(BPE(ids, merges, ignore_merges=name in _WHOLE_WORDS))
     splits: list[Any] = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in _PATTERNS[name]]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]

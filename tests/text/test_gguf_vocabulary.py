@@ -69,6 +69,7 @@ def test_ids_equal_llama_cpp(pairs: Pairs, kind: str, text: str) -> None:
         {"tokens": ["a", "b\0c"]},
         {"token_type": [NORMAL]},
         {"merges": ["ab"]},
+        {"merges": ["a é"]},
         {"bos_token_id": "<s>"},
         {"add_bos_token": 1},
     ],
