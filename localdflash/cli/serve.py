@@ -66,12 +66,14 @@ def command(
         return _stop()
     if install_unit:
         return _install_unit(ctx)
-    gc.disable()  # until the first pair is loaded: collections take a tenth of the start
+    gc.disable()  # else 150 garbage collections slow down the imports
     from localdflash.models.config import load_config
     from localdflash.models.load_options import Options
     from localdflash.server.daemon import DaemonSettings, serve
     from localdflash.server.sockets import AlreadyRunning
 
+    gc.freeze()  # later collections skip the modules
+    gc.enable()
     config, port_requested = load_config(), port is not None
     port = config.server.port or None if port is None else port
     tcp = None if port is None or private else _tcp(host, port, i_know)

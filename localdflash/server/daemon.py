@@ -1,7 +1,6 @@
 """Daemon: serves the loaded pairs to this user, and optionally over TCP. It never logs prompts or answers."""
 
 import asyncio
-import gc
 import os
 import shlex
 import shutil
@@ -211,9 +210,6 @@ class Daemon:
             await self._load(self._settings.roles[0])
         except Exception as error:
             self._error = error
-        if not gc.isenabled():  # `localdflash serve` disables it
-            gc.freeze()  # a full collection of the modules and the vocabulary takes 50 ms
-            gc.enable()
         while not self._error:
             await asyncio.sleep(TICK_SECONDS)
             self._error = self._fatal_error()

@@ -75,7 +75,7 @@ class GGUFReader:
                 break
             pieces.append(window[begin:end])
             at, missing = end, missing - 1
-        try:  # one call for all strings is six times as fast
+        try:  # one call for all strings: faster than one for each
             decoded = b"\0".join(pieces).decode().split("\0")
         except UnicodeDecodeError:
             decoded = []
