@@ -77,6 +77,6 @@ def _fields(result: dict[str, Any]) -> list[tuple[str, str]]:
     for backend, row in result.get("other_plain", {}).items():
         fields.append((f"plain on {backend}", f"{row['tok_s']:.0f} tokens/s, {row['over_plain']:.2f}× this backend"))
     if daemon := result.get("daemon"):
-        cold, warm = daemon["cold_start_ms"]["p50"], daemon["warm_ms"]["p50"]
-        fields.append(("first token", f"{warm:.0f} ms warm, {cold:.0f} ms from a cold start"))
+        warm, typed, cold = (daemon[name]["p50"] for name in ("warm_ms", "typed_ms", "cold_start_ms"))
+        fields.append(("first token", f"{warm:.0f} ms warm, {typed:.0f} typed, {cold:.0f} from a cold start"))
     return fields

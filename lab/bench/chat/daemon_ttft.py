@@ -25,8 +25,7 @@ QUESTION = (
 def measure(spec: EngineSpec, cold: int, warm: int, on_progress: Callable[[], None] = lambda: None) -> dict[str, Any]:
     """Measure the TTFT of `cold` daemon starts and `warm` questions, in milliseconds; raises if a start fails."""
     path = paths.private_socket()
-    cold_ms, warm_ms = list[float](), list[float]()
-    client, tokens = Client(Address(path)), 0
+    cold_ms, client, of_warm_chat = list[float](), Client(Address(path)), dict[str, Any]()
     for start in range(cold):
         began = time.perf_counter()
         child = private.start(spec, path, lambda stage: None)
@@ -35,24 +34,31 @@ def measure(spec: EngineSpec, cold: int, warm: int, on_progress: Callable[[], No
             cold_ms.append((time.perf_counter() - began) * 1e3)
             on_progress()
             if start == cold - 1:
-                tokens, warm_ms = _measure_warm(client, warm, on_progress)
+                of_warm_chat = _measure_warm(client, warm, on_progress)
         finally:
             private.end(child, path)
-    return {"cold_start_ms": spread(cold_ms), "warm_ms": spread(warm_ms), "question_tokens": tokens}
+    return {"cold_start_ms": spread(cold_ms), **of_warm_chat}
 
 
-def _measure_warm(client: Client, questions: int, on_progress: Callable[[], None]) -> tuple[int, list[float]]:
-    """Ask in a chat whose earlier turns are cached; return the question's token count and each answer's TTFT in ms."""
+def _measure_warm(client: Client, questions: int, on_progress: Callable[[], None]) -> dict[str, Any]:
+    """Ask pasted and typed questions in turn, in a chat whose earlier turns are cached; return their TTFT.
+
+    While a question is typed, the chat has the daemon read it, here up to the last word.
+    """
     earlier_turns = [_turn("user", FIRST_QUESTION), _turn("assistant", "Night.")]
     question, tokens = _question(client)
-    times = []
+    pasted_ms, typed_ms = list[float](), list[float]()
     for number in range(-1, questions):  # the first question also reads the earlier turns and is not counted
+        text, is_typed = f"{number + 11}. {question}", number % 2 == 1
+        if is_typed:
+            messages = [*earlier_turns, _turn("user", text.rpartition(" ")[0])]
+            client.post("/v1/chat/completions", {"messages": messages, "max_tokens": 0})
         began = time.perf_counter()
-        _wait_for_first_token(client, [*earlier_turns, _turn("user", f"{number + 11}. {question}")])
+        _wait_for_first_token(client, [*earlier_turns, _turn("user", text)])
         if number >= 0:
-            times.append((time.perf_counter() - began) * 1e3)
+            (typed_ms if is_typed else pasted_ms).append((time.perf_counter() - began) * 1e3)
             on_progress()
-    return tokens, times
+    return {"warm_ms": spread(pasted_ms), "typed_ms": spread(typed_ms), "question_tokens": tokens}
 
 
 def _question(client: Client) -> tuple[str, int]:

@@ -30,7 +30,7 @@ MEASURED: dict[str, Any] = {
     "verify": {"over_ar": {"1": 1.0, "8": 2.5}},
     "context": [{"context": 256, "tok_s": {"plain": 100.0}, "tau": {"drafting": 1.5}}],
     "other_plain": {"torch": {"tok_s": 9.0, "over_plain": 0.04}},
-    "daemon": {"cold_start_ms": {"p50": 1900.0}, "warm_ms": {"p50": 55.0}},
+    "daemon": {"cold_start_ms": {"p50": 1900.0}, "warm_ms": {"p50": 55.0}, "typed_ms": {"p50": 25.0}},
 }
 
 
@@ -72,7 +72,7 @@ def test_the_result_the_tables_and_the_picture(
     assert talk.split() == ["talk", "200", "320", "1.60", "1.30", "2.40", "1.90", "2.10", "4/4", "4/4"]
     assert overall.split()[0] == "overall"
     text = "\n".join(rest)
-    for part in ("41 %", "p = 0.250 over 1800 draws", "draft 1.00, verify 5.00 ms", "8 2.50", "55 ms warm, 1900 ms"):
+    for part in ("41 %", "p = 0.250 over 1800 draws", "draft 1.00, verify 5.00 ms", "8 2.50", "55 ms warm, 25 typed, 1900"):
         assert part in text
 
 

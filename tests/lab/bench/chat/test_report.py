@@ -128,5 +128,6 @@ def test_a_private_daemon_is_started_measured_and_stopped(tiny_pair: Path, monke
         found = daemon_ttft.measure(spec, 2, 3, lambda: moved.append(1))
         assert daemons.daemons(folder) == []
     assert found["cold_start_ms"]["p50"] > found["warm_ms"]["p50"] > 0
+    assert found["typed_ms"]["p50"] > 0
     assert found["question_tokens"] <= 100
     assert len(moved) == 5
