@@ -77,6 +77,13 @@ def test_undefined_uniform_registers_are_found() -> None:
     assert undefined_uniform_registers(in_memory.replace("[UR28].tnsp", "[UR32].tnsp"))
 
 
+def test_a_blackwell_loads_four_uniform_registers_at_once() -> None:
+    listing = """/*0080*/ LDCU.128 UR20, c[0x0][0x380] ;
+    /*0320*/ IADD.64 R48, R48, UR22 ;"""
+    assert undefined_uniform_registers(listing) == []
+    assert undefined_uniform_registers(listing.replace(".128", ".64")) == ["IADD.64 R48, R48, UR22"]
+
+
 def test_compile_and_resource_errors_are_reported() -> None:
     kernel = {"kernel": "_head", "shared": 100_000, "spills": 0, "undefined": []}
     cases = {"head": [kernel], "sample": "ValueError: no"}

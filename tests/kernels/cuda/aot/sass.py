@@ -36,7 +36,8 @@ def undefined_uniform_registers(listing: str) -> list[str]:
         operands, target = text.split(","), set[int]()
         if re.fullmatch(r"\s*UR\d+", operands[0]):  # no instruction of ours begins with one that it reads
             first = int(operands.pop(0).strip()[2:])
-            target = set(range(first, first + (2 if ".64" in suffixes or ".WIDE" in suffixes else 1)))
+            width = 4 if ".128" in suffixes else 2 if ".64" in suffixes or ".WIDE" in suffixes else 1
+            target = set(range(first, first + width))
         read = set[int]()
         for kind, number in _UNIFORM.findall(",".join(operands)):
             first = int(number)
