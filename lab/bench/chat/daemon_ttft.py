@@ -25,7 +25,8 @@ QUESTION = (
 def measure(spec: EngineSpec, cold: int, warm: int, on_progress: Callable[[], None] = lambda: None) -> dict[str, Any]:
     """Measure the TTFT of `cold` daemon starts and `warm` questions, in milliseconds; raises if a start fails."""
     path = paths.private_socket()
-    cold_ms, client, of_warm_chat = list[float](), Client(Address(path)), dict[str, Any]()
+    client = Client(Address(path))
+    cold_ms, of_warm_chat = list[float](), dict[str, Any]()
     for start in range(cold):
         began = time.perf_counter()
         child = private.start(spec, path, lambda stage: None)
