@@ -1,5 +1,5 @@
-// One pass of a decoder, stage by stage. Every thread repeats cheap work (norms, quantization), which costs less than
-// another stage.
+// One pass of a decoder, stage by stage. Threads share the channels of a matrix, and each repeats cheap work (norms,
+// quantization), which costs less than another stage. Of a prompt they share the rows instead.
 //
 // A row's (token's) results depend on that row and the cache, never on the rest of the batch or the number of threads.
 #pragma once
@@ -32,16 +32,27 @@ void copy_taps(const Stage& s, int chunk, const Pass& pass, int index) {
   }
 }
 
+void add_attention(const Stage& s, int chunk, const Layer& layer) {
+  add_sublayer(s, chunk, layer.attention_conv, layer.output, s.w.heads, layer.output_bias);
+}
+
+// Computes a chunk of an MLP's inner channels from this thread's normed rows.
+void compute_inner(const Stage& s, int chunk, const Layer& layer) {
+  const Share units = share(s.model.inner / GROUP, chunk, s);
+  const GatedMatrices of = {layer.gate, layer.up, nullptr, nullptr, s.model.inner};
+  gate_and_up(s, of, s.scratch.rows, s.rows, s.w.inner, units.begin, units.end);
+}
+
+void add_mlp(const Stage& s, int chunk, const Layer& layer) {
+  add_sublayer(s, chunk, layer.mlp_conv, layer.down, s.w.inner, nullptr);
+}
+
 bool dense_mlp(const Stage& s, const Layer& layer) {
   Once ready;
   return compute_changes(s, layer.mlp_conv, layer.mlp_norm) && run_stage(s.turn, [&](int chunk) {
     if (ready.first()) quantize_input(s, layer.mlp_conv, layer.mlp_norm);
-    const Share units = share(s.model.inner / GROUP, chunk, s);
-    const GatedMatrices of = {layer.gate, layer.up, nullptr, nullptr, s.model.inner};
-    gate_and_up(s, of, s.scratch.rows, s.rows, s.w.inner, units.begin, units.end);
-  }) && run_stage(s.turn, [&](int chunk) {
-    add_sublayer(s, chunk, layer.mlp_conv, layer.down, s.w.inner, nullptr);
-  });
+    compute_inner(s, chunk, layer);
+  }) && run_stage(s.turn, [&](int chunk) { add_mlp(s, chunk, layer); });
 }
 
 bool project_layer(const Stage& s, const Layer& layer, const Pass& pass, int index) {
@@ -73,11 +84,44 @@ bool run_layers(const Stage& s, const Pass& pass) {
     if (feeds_head_alone && !layer.delta) return true;
     if (!run_heads(s, layer, pass)) return false;
     if (feeds_head_alone) return true;
-    const bool added = run_stage(s.turn, [&](int chunk) {
-      add_sublayer(s, chunk, layer.attention_conv, layer.output, s.w.heads, layer.output_bias);
-    });
-    if (!added) return false;
+    if (!run_stage(s.turn, [&](int chunk) { add_attention(s, chunk, layer); })) return false;
     if (!(m.experts ? mixture(s, layer) : dense_mlp(s, layer))) return false;
+  }
+  return true;
+}
+
+// Each thread that computes a part of the rows reads all weights. For a part of fewer rows, or larger layers, it would
+// wait for them.
+constexpr int PART_ROWS = 16, MAX_SHARED_HIDDEN = 1024;
+
+// Whether threads share the rows of the batch: prompts of small models. Some kinds of layers only share channels.
+bool shares_rows(const Stage& s) {
+  const Model& m = s.model;
+  const bool only_channels = m.experts || m.conv.kernel || m.progress;
+  return s.rows >= PART_ROWS * s.turn->threads && m.hidden <= MAX_SHARED_HIDDEN && !only_channels;
+}
+
+// Runs all layers with shared rows: threads wait for each other only around attention, and rows stay in their caches.
+bool run_layers_by_rows(const Stage& s, const Pass& pass) {
+  const Model& m = s.model;
+  for (int b = 0; b <= m.blocks; b++) {
+    const bool done = run_stage(s.turn, [&](int chunk) {
+      const Stage part = part_of(s, chunk);
+      if (b > 0) {
+        const Layer& layer = m.layers[b - 1];
+        add_attention(part, 0, layer);
+        norm_and_quantize(part, layer.mlp_norm);
+        compute_inner(part, 0, layer);
+        add_mlp(part, 0, layer);
+      }
+      if (b == m.blocks) return;
+      copy_taps(s, chunk, pass, b - 1);  // of the same rows
+      norm_and_quantize(part, m.layers[b].attention_norm);
+      project(part, 0, m.layers[b]);
+    });
+    if (!done) return false;
+    if (b == m.blocks || (b == m.blocks - 1 && !pass.logits && !pass.best)) return true;  // its K and V are enough
+    if (!attention(s, m.layers[b])) return false;
   }
   return true;
 }
@@ -86,12 +130,13 @@ void decode(const void* argument, Turn* turn) {
   const Decoding& d = *static_cast<const Decoding*>(argument);
   const Model& m = *d.model;
   const Workspace w = lay_out_workspace(m, turn->thread, turn->threads, m.workspace);
-  const Stage s{m, w, w.scratch, turn, d.pass.rows, d.pass.start};
+  const Stage s = stage_of(m, w, turn, d.pass.rows, d.pass.start);
   const bool starts = run_stage(turn, [&](int chunk) {
     embed(s, chunk, d.pass.ids);
     if (m.progress) advance_states(s, chunk);
   });
-  if (!starts || (s.rows && !run_layers(s, d.pass))) return;
+  if (!starts) return;
+  if (s.rows && !(shares_rows(s) ? run_layers_by_rows(s, d.pass) : run_layers(s, d.pass))) return;
   if (m.progress && d.pass.keep_all) {
     if (!run_stage(turn, [&](int chunk) { shift_histories(s, chunk, s.rows ? s.rows : kept_rows(s)); })) return;
   }
@@ -115,7 +160,7 @@ void inject_context(const void* argument, Turn* turn) {
   const Injection& in = *static_cast<const Injection*>(argument);
   const Model& m = *in.model;
   const Workspace w = lay_out_workspace(m, turn->thread, turn->threads, m.workspace);
-  const Stage s{m, w, w.scratch, turn, in.rows, in.start};
+  const Stage s = stage_of(m, w, turn, in.rows, in.start);
   Once quantized, ready;
   const bool fused = run_stage(turn, [&](int chunk) {
     Rows rows = s.scratch.rows;

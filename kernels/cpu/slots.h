@@ -41,7 +41,7 @@ void correct_slots(const void* argument, Turn* turn) {
   const Correction& of = *static_cast<const Correction*>(argument);
   const Model& m = *of.model;
   const Workspace w = lay_out_workspace(m, turn->thread, turn->threads, m.workspace);
-  const Stage s{m, w, w.scratch, turn, of.count, 0};
+  const Stage s = stage_of(m, w, turn, of.count, 0);
   Once ready;
   run_stage(turn, [&](int chunk) {
     if (ready.first()) quantize_previous_tokens(s, of);

@@ -11,14 +11,21 @@ namespace ldf {
 namespace LDF_ISA {
 namespace {
 
-// Context of one thread in a pass: model, workspace, the thread's scratch memory, and the rows of the batch.
+// Context of one thread in a pass: model, workspace, the thread's scratch memory, and the rows of the batch, or of this
+// thread's part of it.
 struct Stage {
   const Model& model;
-  const Workspace& w;
+  Workspace w;
   const Scratch& scratch;
   Turn* turn;
   int rows, start;
+  int batch;   // rows of the whole batch
+  int chunks;  // that share the work of a stage on these rows
 };
+
+Stage stage_of(const Model& model, const Workspace& w, Turn* turn, int rows, int start) {
+  return {model, w, w.scratch, turn, rows, start, rows, turn->threads};
+}
 
 // Runs chunks of a stage until none is left and all are done; false if the pass has ended without this thread.
 template <class Work>
@@ -48,8 +55,24 @@ struct Share {
 };
 
 Share share(int units, int chunk, const Stage& s) {
-  const int64_t chunks = s.turn->threads;
-  return {(int)(units * (int64_t)chunk / chunks), (int)(units * (int64_t)(chunk + 1) / chunks)};
+  return {(int)(units * (int64_t)chunk / s.chunks), (int)(units * (int64_t)(chunk + 1) / s.chunks)};
+}
+
+// Returns the context of a chunk of the rows, for work that needs no other rows.
+Stage part_of(const Stage& s, int chunk) {
+  const Model& m = s.model;
+  const Share rows = share(s.rows, chunk, s);
+  const size_t begin = rows.begin;
+  Stage part = s;
+  part.rows = rows.end - rows.begin;
+  part.start += rows.begin;
+  part.chunks = 1;
+  part.w.x += begin * m.hidden;
+  part.w.queries += begin * (m.heads / m.kv_heads) * m.head_dim;
+  part.w.gates += begin * m.heads * m.head_dim;
+  part.w.heads = row_from(s.w.heads, begin, (size_t)m.heads * m.head_dim);
+  part.w.inner = row_from(s.w.inner, begin, m.inner);
+  return part;
 }
 
 int panels_of(const Matrix& matrix) { return (matrix.n + PANEL - 1) / PANEL; }
@@ -100,7 +123,7 @@ void project_query(const Stage& s, const Layer& layer, int head) {
   for (int r = 0; r < s.rows; r++) {
     float* x = s.scratch.narrow + (size_t)r * m.head_dim;
     norm_and_rotate(s, x, r, layer.query_norm);
-    const size_t at = ((size_t)(head / group) * s.rows + r) * group + head % group;
+    const size_t at = ((size_t)(head / group) * s.batch + r) * group + head % group;
     memcpy(s.w.queries + at * m.head_dim, x, sizeof(float) * m.head_dim);
   }
 }

@@ -7,9 +7,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from localdflash.engine.host_pair import HostPair
+from localdflash.engine.pair import GreedyTarget
 from localdflash.engine.stats import Stats
 
-DRAFT, VERIFY, KEEP, OBSERVE = "propose", "verify", "keep", "observe"
+DRAFT, VERIFY, VERIFY_GREEDY, KEEP, OBSERVE = "propose", "verify", "verify_greedy", "keep", "observe"
 
 
 @contextmanager
@@ -35,13 +36,14 @@ def measure_parts(pair: HostPair, answer: Callable[[], Stats]) -> dict[str, floa
     """Return the mean milliseconds of each part of a step. `answer` generates with the pair and returns its stats."""
     spent = defaultdict[str, float](float)
     with ExitStack() as stack:
-        for method in (VERIFY, KEEP):
+        for method in (VERIFY_GREEDY if isinstance(pair.target, GreedyTarget) else VERIFY, KEEP):
             stack.enter_context(measure_method(pair.target, method, spent))
         for drafter in pair.drafters:
             for method in (DRAFT, OBSERVE):
                 stack.enter_context(measure_method(drafter, method, spent))
         stats = answer()
-    accept = stats.verify_ms - spent[VERIFY] - spent[KEEP]
-    parts = {"draft": spent[DRAFT], "verify": spent[VERIFY], "accept": accept, "observe": spent[OBSERVE]}
+    verify = spent[VERIFY] + spent[VERIFY_GREEDY]
+    accept = stats.verify_ms - verify - spent[KEEP]
+    parts = {"draft": spent[DRAFT], "verify": verify, "accept": accept, "observe": spent[OBSERVE]}
     parts["python"] = stats.total_ms - sum(parts.values())
     return {name: round(ms / stats.steps, 4) for name, ms in parts.items()}
