@@ -61,21 +61,27 @@ class SharedPrefetch {
   const uint8_t *at_, *to_;
 };
 
-// Prefetches the codes that follow, for one or two rows, which are limited by memory.
+// Prefetches the codes that follow, and the next panel's scales, for one or two rows, which are limited by memory.
 template <class Format>
 class OwnPrefetch {
  public:
-  explicit OwnPrefetch(const Panel& at) : at_(at.codes + DISTANCE) {}
+  OwnPrefetch(const Panel& at, const Sizes& distance)
+      : codes_(at.codes + DISTANCE), scales_(at.scales + distance.scales), supers_(at.supers + distance.supers) {}
 
   LDF_INLINE void fetch() {
-    for (int line = 0; line < Format::Codes::bytes; line += 64) __builtin_prefetch(at_ + line);
-    at_ += Format::Codes::bytes;
+    for (int line = 0; line < Format::Codes::bytes; line += 64) __builtin_prefetch(codes_ + line);
+    __builtin_prefetch(scales_);
+    if constexpr (Format::sizes.supers > 0) __builtin_prefetch(supers_);
+    codes_ += Format::Codes::bytes;
+    scales_ += Format::sizes.scales;
+    supers_ += Format::sizes.supers / GROUPS;
   }
 
  private:
   static constexpr int DISTANCE = 4096;  // bytes
 
-  const uint8_t* at_;
+  const uint8_t *codes_, *scales_;
+  const uint16_t* supers_;
 };
 
 // Multiplies `rows` rows with one or two adjacent panels.
@@ -96,7 +102,7 @@ void tile(Panel at, Inputs x, const float* x_scales, const float* x_totals, floa
   Dots::begin<rows, Codes>();
   auto prefetch = [&] {
     if constexpr (rows <= FEW_ROWS) {
-      return OwnPrefetch<Format>(at);
+      return OwnPrefetch<Format>(at, distance);
     } else {
       return SharedPrefetch<Format, panels>(next_panels, groups);
     }
