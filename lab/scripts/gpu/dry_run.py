@@ -1,9 +1,9 @@
 """Compile all kernels of `make gpu-test` and of a loaded pair with every supported Triton for every chip.
 
 `python -P lab/scripts/gpu/dry_run.py [--triton 3.7.1]... [--chip 86]...` (`make gpu-dry-run`) prints a line for each
-Triton and chip, and the cases that do not compile or fit; exit code 1 if there are any. Spilled registers only cost
-time and are listed. As on a GPU, warnings are errors and no environment variable applies. pip downloads each Triton
-once, into .venv/tritons.
+Triton and chip, and the cases that do not compile, do not fit, or spill registers in a loop; exit code 1 if there are
+any. As on a GPU, warnings are errors and no environment variable applies. pip downloads each Triton once, into
+.venv/tritons.
 """
 
 import argparse
@@ -49,27 +49,19 @@ def compile_cases(module: str, triton: Path, chip: int) -> Facts:
 
 
 def faults(cases: Facts, pairs: Facts, chip: int) -> list[str]:
-    """Return a line for each case that does not compile, and each kernel that is miscompiled or does not fit."""
+    """Return a line for each case that does not compile, and for each fault of a compiled kernel."""
     lines = [f"{name}: {facts}" for name, facts in cases.items() if isinstance(facts, str)]
-    lines += [
-        f"{name}: {kernel['kernel']} was miscompiled, it reads an undefined register: {kernel['undefined'][0]}"
-        for name, kernel in list_kernels(cases, pairs)
-        if kernel["undefined"]
-    ]
-    return lines + [
-        f"{name}: {kernel['kernel']} needs {kernel['shared']} bytes of shared memory"
-        for name, kernel in list_kernels(cases, pairs)
-        if kernel["shared"] > SHARED[chip]
-    ]
-
-
-def spills(cases: Facts, pairs: Facts) -> list[str]:
-    """Return a line for each kernel that spills registers."""
-    return [
-        f"{name}: {kernel['kernel']} spills registers {kernel['spills']} times"
-        for name, kernel in list_kernels(cases, pairs)
-        if kernel["spills"]
-    ]
+    for name, kernel in list_kernels(cases, pairs):
+        if kernel["undefined"]:
+            problem = f"was miscompiled, it reads an undefined register: {kernel['undefined'][0]}"
+        elif kernel["shared"] > SHARED[chip]:
+            problem = f"needs {kernel['shared']} bytes of shared memory"
+        elif kernel["spills"]:
+            problem = f"spills registers in a loop, {kernel['spills']} times"
+        else:
+            continue
+        lines.append(f"{name}: {kernel['kernel']} {problem}")
+    return lines
 
 
 def list_kernels(cases: Facts, pairs: Facts) -> list[tuple[str, Facts]]:
@@ -94,7 +86,7 @@ def main() -> int:
             failed = failed or bool(found)
             counts = f"{len(cases)} cases, {len(list_kernels({}, pairs))} kernels of pairs"
             lines = [f"triton {version}, sm_{chip}: {counts}, {time.monotonic() - began:.0f} s"]
-            print(*lines, *(f"  {line}" for line in found + spills(cases, pairs)), sep="\n", flush=True)
+            print(*lines, *(f"  {line}" for line in found), sep="\n", flush=True)
     return int(failed)
 
 

@@ -10,7 +10,7 @@ import triton
 
 from localdflash.lab.scripts.gpu import dry_run
 from tests.kernels.cuda.aot.ptx import ticket_is_fenced, touched_before_wait
-from tests.kernels.cuda.aot.sass import undefined_uniform_registers
+from tests.kernels.cuda.aot.sass import spills_in_loops, undefined_uniform_registers
 
 INSTALLED = Path(triton.__file__).parents[1]
 
@@ -84,6 +84,18 @@ def test_a_blackwell_loads_four_uniform_registers_at_once() -> None:
     assert undefined_uniform_registers(listing.replace(".128", ".64")) == ["IADD.64 R48, R48, UR22"]
 
 
+def test_spills_in_loops_are_counted() -> None:
+    listing = """        /*0f20*/                   STL [R1], R4 ;
+        /*0f30*/               @P0 BRA `(.L_x_0) ;
+.L_x_1:
+        /*0f40*/                   LDL.LU R4, [R1] ;
+        /*32b0*/              @!P0 BRA `(.L_x_1) ;
+.L_x_0:
+        /*40d0*/                   LDL R5, [R1+0x8] ;"""
+    assert spills_in_loops(listing) == 1
+    assert spills_in_loops(listing.replace("LDL.LU R4, [R1]", "IADD3 R4, R4")) == 0
+
+
 def test_compile_and_resource_errors_are_reported() -> None:
     kernel = {"kernel": "_head", "shared": 100_000, "spills": 0, "undefined": []}
     cases = {"head": [kernel], "sample": "ValueError: no"}
@@ -91,10 +103,10 @@ def test_compile_and_resource_errors_are_reported() -> None:
     pairs = {"dense": {"kernels": [kernel | {"shared": 101_377}, kernel | {"spills": 3}, miscompiled]}}
     assert dry_run.faults(cases, pairs, 86) == [
         "sample: ValueError: no",
-        "a dense pair: _head was miscompiled, it reads an undefined register: UMOV UR4, UR5",
         "a dense pair: _head needs 101377 bytes of shared memory",
+        "a dense pair: _head spills registers in a loop, 3 times",
+        "a dense pair: _head was miscompiled, it reads an undefined register: UMOV UR4, UR5",
     ]
-    assert dry_run.spills(cases, pairs) == ["a dense pair: _head spills registers 3 times"]
 
 
 def test_constraints_pin_compatible_torch_and_triton(root: Path) -> None:

@@ -11,6 +11,7 @@ import triton.backends.nvidia
 _NVDISASM = Path(triton.backends.nvidia.__file__).parent / "bin" / "nvdisasm"
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z][A-Za-z0-9_]*)([\w.]*)(.*?);")
 _UNIFORM = re.compile(r"(g?desc\[)?\bUR(\d+)")
+_LABEL, _JUMP, _SPILL = re.compile(r"(\.L_\w+):"), re.compile(r"\bBRA\b.*`\((\.L_\w+)\)"), re.compile(r"\b(STL|LDL)\b")
 
 
 def disassembled(cubin: bytes) -> str:
@@ -24,6 +25,19 @@ def disassembled(cubin: bytes) -> str:
 def count(listing: str) -> Counter[str]:
     """Count a kernel's instructions by opcode, suffixes dropped."""
     return Counter(opcode for opcode, _, _ in _INSTRUCTION.findall(listing))
+
+
+def spills_in_loops(listing: str) -> int:
+    """Count the spills and reloads of registers between a label and a jump back to it."""
+    labels, loops, spills = dict[str, int](), list[range](), list[int]()
+    for number, line in enumerate(listing.splitlines()):
+        if label := _LABEL.match(line):
+            labels[label[1]] = number
+        elif (jump := _JUMP.search(line)) and jump[1] in labels:
+            loops.append(range(labels[jump[1]], number))
+        elif _SPILL.search(line):
+            spills.append(number)
+    return sum(any(number in loop for loop in loops) for number in spills)
 
 
 def undefined_uniform_registers(listing: str) -> list[str]:
