@@ -32,6 +32,7 @@ void copy_taps(const Stage& s, int chunk, const Pass& pass, int index) {
   }
 }
 
+// Adds a chunk of the channels of attention's output to the residual stream.
 void add_attention(const Stage& s, int chunk, const Layer& layer) {
   add_sublayer(s, chunk, layer.attention_conv, layer.output, s.w.heads, layer.output_bias);
 }
@@ -43,6 +44,7 @@ void compute_inner(const Stage& s, int chunk, const Layer& layer) {
   gate_and_up(s, of, s.scratch.rows, s.rows, s.w.inner, units.begin, units.end);
 }
 
+// Adds a chunk of the channels of an MLP's output to the residual stream.
 void add_mlp(const Stage& s, int chunk, const Layer& layer) {
   add_sublayer(s, chunk, layer.mlp_conv, layer.down, s.w.inner, nullptr);
 }
@@ -90,15 +92,14 @@ bool run_layers(const Stage& s, const Pass& pass) {
   return true;
 }
 
-// Each thread that computes a part of the rows reads all weights. For a part of fewer rows, or larger layers, it would
-// wait for them.
-constexpr int PART_ROWS = 16, MAX_SHARED_HIDDEN = 1024;
+// A thread that computes some of the rows reads all weights. With fewer rows, or larger layers, it would wait for them.
+constexpr int MIN_ROWS_OF_A_THREAD = 16, MAX_HIDDEN_OF_SHARED_ROWS = 1024;
 
 // Whether threads share the rows of the batch: prompts of small models. Some kinds of layers only share channels.
 bool shares_rows(const Stage& s) {
   const Model& m = s.model;
   const bool only_channels = m.experts || m.conv.kernel || m.progress;
-  return s.rows >= PART_ROWS * s.turn->threads && m.hidden <= MAX_SHARED_HIDDEN && !only_channels;
+  return s.rows >= MIN_ROWS_OF_A_THREAD * s.turn->threads && m.hidden <= MAX_HIDDEN_OF_SHARED_ROWS && !only_channels;
 }
 
 // Runs all layers with shared rows: threads wait for each other only around attention, and rows stay in their caches.
@@ -106,18 +107,18 @@ bool run_layers_by_rows(const Stage& s, const Pass& pass) {
   const Model& m = s.model;
   for (int b = 0; b <= m.blocks; b++) {
     const bool done = run_stage(s.turn, [&](int chunk) {
-      const Stage part = part_of(s, chunk);
+      const Stage own = rows_of_chunk(s, chunk);
       if (b > 0) {
         const Layer& layer = m.layers[b - 1];
-        add_attention(part, 0, layer);
-        norm_and_quantize(part, layer.mlp_norm);
-        compute_inner(part, 0, layer);
-        add_mlp(part, 0, layer);
+        add_attention(own, 0, layer);
+        norm_and_quantize(own, layer.mlp_norm);
+        compute_inner(own, 0, layer);
+        add_mlp(own, 0, layer);
       }
       if (b == m.blocks) return;
       copy_taps(s, chunk, pass, b - 1);  // of the same rows
-      norm_and_quantize(part, m.layers[b].attention_norm);
-      project(part, 0, m.layers[b]);
+      norm_and_quantize(own, m.layers[b].attention_norm);
+      project(own, 0, m.layers[b]);
     });
     if (!done) return false;
     if (b == m.blocks || (b == m.blocks - 1 && !pass.logits && !pass.best)) return true;  // its K and V are enough

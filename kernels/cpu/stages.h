@@ -11,8 +11,8 @@ namespace ldf {
 namespace LDF_ISA {
 namespace {
 
-// Context of one thread in a pass: model, workspace, the thread's scratch memory, and the rows of the batch, or of this
-// thread's part of it.
+// Context of one thread in a pass: model, workspace, the thread's scratch memory, and the rows of the batch, or
+// the rows of one chunk.
 struct Stage {
   const Model& model;
   Workspace w;
@@ -58,21 +58,21 @@ Share share(int units, int chunk, const Stage& s) {
   return {(int)(units * (int64_t)chunk / s.chunks), (int)(units * (int64_t)(chunk + 1) / s.chunks)};
 }
 
-// Returns the context of a chunk of the rows, for work that needs no other rows.
-Stage part_of(const Stage& s, int chunk) {
+// Returns the context of a chunk's rows, for work that needs no other rows.
+Stage rows_of_chunk(const Stage& s, int chunk) {
   const Model& m = s.model;
   const Share rows = share(s.rows, chunk, s);
   const size_t begin = rows.begin;
-  Stage part = s;
-  part.rows = rows.end - rows.begin;
-  part.start += rows.begin;
-  part.chunks = 1;
-  part.w.x += begin * m.hidden;
-  part.w.queries += begin * (m.heads / m.kv_heads) * m.head_dim;
-  part.w.gates += begin * m.heads * m.head_dim;
-  part.w.heads = row_from(s.w.heads, begin, (size_t)m.heads * m.head_dim);
-  part.w.inner = row_from(s.w.inner, begin, m.inner);
-  return part;
+  Stage own = s;
+  own.rows = rows.end - rows.begin;
+  own.start += rows.begin;
+  own.chunks = 1;
+  own.w.x += begin * m.hidden;
+  own.w.queries += begin * (m.heads / m.kv_heads) * m.head_dim;
+  own.w.gates += begin * m.heads * m.head_dim;
+  own.w.heads = row_from(s.w.heads, begin, (size_t)m.heads * m.head_dim);
+  own.w.inner = row_from(s.w.inner, begin, m.inner);
+  return own;
 }
 
 int panels_of(const Matrix& matrix) { return (matrix.n + PANEL - 1) / PANEL; }

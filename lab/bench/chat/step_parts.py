@@ -10,7 +10,7 @@ from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import GreedyTarget
 from localdflash.engine.stats import Stats
 
-DRAFT, VERIFY, VERIFY_GREEDY, KEEP, OBSERVE = "propose", "verify", "verify_greedy", "keep", "observe"
+DRAFT, KEEP, OBSERVE = "propose", "keep", "observe"
 
 
 @contextmanager
@@ -33,17 +33,17 @@ def measure_method(owner: object, method: str, spent_ms: defaultdict[str, float]
 
 
 def measure_parts(pair: HostPair, answer: Callable[[], Stats]) -> dict[str, float]:
-    """Return the mean milliseconds of each part of a step. `answer` generates with the pair and returns its stats."""
+    """Return the mean milliseconds of each part of a step. `answer` generates greedily and returns the pair's stats."""
     spent = defaultdict[str, float](float)
+    verify = "verify_greedy" if isinstance(pair.target, GreedyTarget) else "verify"
     with ExitStack() as stack:
-        for method in (VERIFY_GREEDY if isinstance(pair.target, GreedyTarget) else VERIFY, KEEP):
+        for method in (verify, KEEP):
             stack.enter_context(measure_method(pair.target, method, spent))
         for drafter in pair.drafters:
             for method in (DRAFT, OBSERVE):
                 stack.enter_context(measure_method(drafter, method, spent))
         stats = answer()
-    verify = spent[VERIFY] + spent[VERIFY_GREEDY]
-    accept = stats.verify_ms - verify - spent[KEEP]
-    parts = {"draft": spent[DRAFT], "verify": verify, "accept": accept, "observe": spent[OBSERVE]}
+    accept = stats.verify_ms - spent[verify] - spent[KEEP]
+    parts = {"draft": spent[DRAFT], "verify": spent[verify], "accept": accept, "observe": spent[OBSERVE]}
     parts["python"] = stats.total_ms - sum(parts.values())
     return {name: round(ms / stats.steps, 4) for name, ms in parts.items()}

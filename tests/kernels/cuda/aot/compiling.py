@@ -78,7 +78,7 @@ def facts(kernel: Any) -> dict[str, Any]:
     return {
         "kernel": kernel.metadata.name,
         "shared": kernel.metadata.shared,
-        "spills": spills_in_loops(listing),  # elsewhere a spill costs nothing that counts
+        "spills": spills_in_loops(listing),  # the others run once
         "fused": opcodes["FFMA"] + 2 * opcodes["FFMA2"],  # fused multiply-adds, scalar and packed
         "undefined": undefined_uniform_registers(listing),
         "waits": "griddepcontrol.wait" in ptx,
