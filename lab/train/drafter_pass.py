@@ -169,9 +169,10 @@ def weighted_loss(logits: Tensor, blocks: Blocks) -> tuple[Tensor, Tensor]:
     The weight of a slot is its effect on the expected number of accepted tokens (D-PACE, arXiv 2605.18810): the
     smoothed probability that all labels up to a slot are right, summed over this slot and the later ones.
     """
-    labels, log_probs = blocks.labels, logits.log_softmax(-1)
-    chosen = -log_probs.gather(-1, labels.clamp_min(0).unsqueeze(-1)).squeeze(-1)
-    shared = -(blocks.shares * log_probs.gather(-1, blocks.likely)).sum(-1)
+    labels = blocks.labels
+    wanted = torch.cat((labels.clamp_min(0).unsqueeze(-1), blocks.likely), -1)
+    losses = -logits.log_softmax(-1).gather(-1, wanted)  # once: its gradient is as large as the logits
+    chosen, shared = losses[..., 0], (blocks.shares * losses[..., 1:]).sum(-1)
     each = chosen.lerp(shared, SOFT_LABEL_SHARE)
     with torch.no_grad():
         likely = torch.where(labels >= 0, torch.exp(-chosen), 0.0) * (1 - SMOOTHING) + SMOOTHING

@@ -60,7 +60,7 @@ def test_a_decoder_with_adapters_equals_the_merged_decoder() -> None:
     torch.testing.assert_close(found @ adapter.embedding.head.T, plain.logits(expected))
 
 
-@pytest.mark.parametrize("lengths", [[1], [8], [20, 1, 13]])
+@pytest.mark.parametrize("lengths", [[1], [8], [20, 1, 13], [128, 300, 129]])
 def test_packed_attention_equals_separate_attention(lengths: list[int]) -> None:
     torch.manual_seed(0)
     ours = [torch.randn(1, heads, sum(lengths), 16, requires_grad=True) for heads in (6, 2, 2)]
