@@ -2,7 +2,7 @@
 //
 // A stage has as many chunks as there are threads. Each thread takes its own chunk first, then any chunk that has not
 // been started; a stage ends when all chunks are done. So a thread that is preempted or still waking up delays the
-// others only if it is in the middle of a chunk. Threads spin during a pass and sleep between passes.
+// others only if it is in the middle of a chunk. Threads spin during a pass and for 0.3 ms after it, then sleep.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

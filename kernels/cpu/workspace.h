@@ -6,7 +6,7 @@ namespace ldf {
 
 constexpr int CHUNK = 64;  // product channels added to the residual stream at once
 constexpr int HEAD_CHUNK = 512;  // LM head channels computed at once
-constexpr int SPLIT_ROWS = 8;    // maximum rows whose threads share a head's keys; more rows are shared instead
+constexpr int SPLIT_ROWS = 8;    // up to this many rows, threads share a head's keys; above, its queries
 
 struct Scratch {  // memory of one thread
   float* wide;    // [hidden, or head_dim or the rank of slots if that is larger]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from localdflash.backends.cpu.binding import open_target
-from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS, KVCache
+from localdflash.backends.cpu.cpu_kv_cache import CPU_KV_FORMATS, KVCache
 from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
 from localdflash.base.machine.cores import physical_cores
@@ -47,7 +47,7 @@ def measure(path: Path, lengths: list[int], widths: list[int], threads: int, sec
         pool = ThreadPool(threads, physical_cores())
         stack.callback(pool.close)
         packed = open_target(path)
-        targets = {kv: CpuTarget(packed, pool, max(lengths) + max(widths), kv=kv) for kv in KV_FORMATS}
+        targets = {kv: CpuTarget(packed, pool, max(lengths) + max(widths), kv=kv) for kv in CPU_KV_FORMATS}
         for target in targets.values():
             fill(target.cache)
         cases = [(kv, rows, length) for length in lengths for rows in widths for kv in targets]

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS, KVCache, cache_bytes
+from localdflash.backends.cpu.cpu_kv_cache import CPU_KV_FORMATS, KVCache, cache_bytes
 from localdflash.backends.cpu.cpu_library import address, allocate_aligned
 from localdflash.backends.cpu.packing import GROUP, PANEL, Kind, MatrixShape
 from localdflash.base.machine.cores import physical_cores
@@ -273,7 +273,7 @@ def measure(
             products.append(measure_product(pool, kernels, shape, kind))
             say(line(f"{shape.model} {shape.name} {kind.name}", products[-1]["rows"]))
     for model in models:
-        for context, kv in itertools.product(CONTEXTS, KV_FORMATS):
+        for context, kv in itertools.product(CONTEXTS, CPU_KV_FORMATS):
             if context <= MODELS[model].context_length:
                 attention.append(measure_attention(pool, kernels, model, context, kv))
                 say(line(f"{model} attention {context} {kv}", attention[-1]["rows"]))

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS
+from localdflash.backends.cpu.cpu_kv_cache import CPU_KV_FORMATS
 from localdflash.backends.reference.decoder import causal
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.base.machine.cores import physical_cores
@@ -37,12 +37,12 @@ def measure(name: str, files: int | None, threads: int) -> dict[str, Any]:
     context = decoder_config(gguf.read_header(path)).context_length
     sequences = [ids[: context - cpu_quality.ROWS] for ids in cpu_quality.held_out(Tokenizer.load(path), files)]
     reference = load_decoder(path)
-    formats = {kv: cpu_quality.Difference() for kv in KV_FORMATS}
-    apart = {kv: cpu_quality.Difference() for kv in KV_FORMATS[1:]}
+    formats = {kv: cpu_quality.Difference() for kv in CPU_KV_FORMATS}
+    apart = {kv: cpu_quality.Difference() for kv in CPU_KV_FORMATS[1:]}
     with ExitStack() as stack:
         pairs = {
             kv: stack.enter_context(cpu_quality.open_cpu_pair(path, cpu_quality.MAX_FILE_TOKENS, threads, kv))
-            for kv in KV_FORMATS
+            for kv in CPU_KV_FORMATS
         }
         for ids in sequences:
             hidden, _ = reference(torch.tensor([ids]), torch.arange(len(ids)), causal)

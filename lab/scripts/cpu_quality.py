@@ -184,7 +184,7 @@ def open_cpu_pair(path: Path, context: int, threads: int, kv: str) -> Iterator[H
     from localdflash.loading.backends import load_on
 
     options = Options(path.stem, "cpu", threads, context, draft=False, kv=kv)
-    with closing(load_on("cpu", LocalPair(path.stem, path, None, None, None, None), options)) as ours:
+    with closing(load_on("cpu", LocalPair(path.stem, path, None, None, None), options)) as ours:
         assert ours.host_pair
         yield ours.host_pair
 

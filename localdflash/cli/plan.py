@@ -23,9 +23,7 @@ MAX_CACHED_BYTES = 64_000_000  # fewer bytes of weights may stay in the processo
 
 @click.command()
 @click.argument("spec", metavar="ID", shell_complete=shell_completion.pairs)
-@click.option(
-    "--ctx", "context", type=click.IntRange(0), default=0, help="Context in tokens; 0: the largest that fits."
-)
+@click.option("--context", type=click.IntRange(0), default=0, help="Context in tokens; 0: the largest that fits.")
 @click.option("--backend", type=click.Choice(PLANNED), default="auto", help="Backend; auto: chosen for this machine.")
 @click.option("--device", default="auto", help="GPU, cpu or gpu; auto: see `localdflash serve --help`.")
 @click.option("--gpu-layers", type=click.IntRange(-1), default=-1, help="Layers on the GPU; -1: as many as fit.")

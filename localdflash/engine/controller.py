@@ -15,8 +15,8 @@ BINS = 12  # bins of claimed confidence
 PRIOR_TOKENS = 6.0  # a claimed confidence weighs as much as this many counted tokens of its bin
 BIN_DECAY = 0.995  # a bin's counts are multiplied by this at each new outcome
 SURVIVAL_RATE = 0.1  # weight of a new draft's outcome in `survival`
-# A probe is a draft that only measures a drafter. A share of the decoding time is saved up for probes: the larger share
-# for the first `INITIAL_PROBES`. At most the time of `INITIAL_PROBES` is saved up.
+# A probe is a draft that measures a drafter although it is not expected to pay. A share of the decoding time is saved
+# up for probes: the larger share for the first `INITIAL_PROBES`. At most the time of `INITIAL_PROBES` is saved up.
 INITIAL_PROBES, INITIAL_PROBE_SHARE, PROBE_SHARE = 12, 0.05, 0.01
 OPTIMISTIC_ACCEPTANCE = 0.95  # acceptance per token assumed for an untried drafter
 MIN_SPEEDUP = 1.05  # a finished draft is verified only if that is this much faster than a step without drafting

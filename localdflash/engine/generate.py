@@ -20,7 +20,7 @@ class Request:
     params: SamplingParams = field(default_factory=SamplingParams)
     ends: frozenset[int] = frozenset()  # tokens that end the answer
     cancelled: Cancelled = never_cancelled
-    on_prefill: Callable[[int], None] | None = None  # called with the number of leading ids that the KV cache holds
+    on_prefill: Callable[[int], None] | None = None  # called with the number of computed leading ids
     constraint: Constraint | None = None
     top_logprobs: int | None = None  # likeliest tokens to record for each token; None: no probabilities at all
     documents: Sequence[Sequence[int]] = ()  # token ids of texts that lookup drafts may copy from

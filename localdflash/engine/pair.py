@@ -50,7 +50,7 @@ class Step:
     tokens: Sequence[int]  # committed tokens
     drafter: str  # name of the drafter that proposed the verified draft
     drafted: int  # number of draft tokens that were verified
-    accepted: int  # number of draft tokens that were committed
+    accepted: int  # number of draft tokens that were committed before the last token
     draft_ms: float
     verify_ms: float
 
@@ -139,7 +139,7 @@ class GreedyTarget(Target, Protocol):
 
 
 class Drafter(Protocol):
-    """Model or index that proposes drafts. It has observed the first `length` committed tokens."""
+    """Model or index that proposes drafts from the committed tokens that it observed."""
 
     name: str
     is_model: bool  # whether a draft costs a forward pass; an index is free

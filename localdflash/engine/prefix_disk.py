@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from localdflash.base.system.process import is_running
 from localdflash.engine.pair import SavedSequence, already_complete
 
 # Metadata keys. "whole" marks a recurrent state, which is only usable as a whole; "in_blocks" holds `tokens_in_blocks`.
@@ -118,7 +118,7 @@ def _read_without_caches(path: Path) -> SavedSequence | None:
 def _is_abandoned(path: Path) -> bool:
     """Return whether a file is unfinished and the process that wrote it has ended."""
     number = path.suffix.removeprefix(".")
-    return number.isdecimal() and not psutil.pid_exists(int(number))
+    return number.isdecimal() and not is_running(int(number))
 
 
 def _remove(path: Path) -> None:

@@ -41,8 +41,8 @@ SAMPLING_KEYS = {  # field of `SamplingParams`: key in a GGUF's metadata after `
 class LoadedPair:
     """Loaded pair with its tokenizer, on `backend`. Close it, or use it as a context manager.
 
-    `sampling` holds the fields of `SamplingParams` that the model's file or card recommends for chats. Attributes that
-    are not described here are those of `Running`.
+    `sampling` holds the fields of `SamplingParams` that the model's file or card recommends for chats. Attributes
+    set from `Running` are described there.
     """
 
     def __init__(self, options: Options, skip_trial: bool = False) -> None:

@@ -30,12 +30,12 @@ class Running:
     notices: Sequence[str] = ()  # lines for the user
     width_status: str = ""  # status of llama.cpp's bit-exact widths, and their cost
     host_pair: HostPair | None = None  # `pair`, if it is a HostPair, as on every backend but CUDA
-    on_device: Sequence[str] = ()  # names of the drafters, if the pair runs on a GPU
+    cuda_drafters: Sequence[str] = ()  # names of the drafters of the CUDA engine, whose pair is no `HostPair`
 
     @property
     def drafters(self) -> Sequence[str]:
         """Return the names of the active drafters."""
-        return [drafter.name for drafter in self.host_pair.drafters] if self.host_pair else self.on_device
+        return [drafter.name for drafter in self.host_pair.drafters] if self.host_pair else self.cuda_drafters
 
 
 def compose(target: Target, drafters: Sequence[Drafter], options: Options) -> HostPair:

@@ -192,7 +192,7 @@ def parts_hub(hub: FakeHub, tiny_pair: Path, tmp_path: Path) -> FakeHub:
 def test_a_model_in_parts_is_pulled_listed_planned_run_and_removed(
     parts_hub: FakeHub, run: Callable[..., Done], tmp_path: Path
 ) -> None:
-    planned = run("models", "plan", "hf:o/parts:Q8_0", "--backend", "cpu", "--ctx", "256")
+    planned = run("models", "plan", "hf:o/parts:Q8_0", "--backend", "cpu", "--context", "256")
     assert planned.code == 0, planned
     assert visible() == []
     pulled = run("models", "pull", "hf:o/parts:Q8_0")
@@ -201,7 +201,7 @@ def test_a_model_in_parts_is_pulled_listed_planned_run_and_removed(
     parts_hub.requests.clear()
     assert run("models", "pull", "hf:o/parts").out.count("already here, verified") == 3
     for spec in ("hf:o/parts", "hf:o/parts:Q8_0", f"hf:{PARTS[1]}"):
-        again = run("models", "plan", spec, "--backend", "cpu", "--ctx", "256")
+        again = run("models", "plan", spec, "--backend", "cpu", "--context", "256")
         assert again.out.splitlines()[1:3] == planned.out.splitlines()[1:3], "the stand-ins say what the files do"
     listed = run("models", "list").out
     assert listed.count("hf:o/parts/") == 1, "the parts are one model"

@@ -64,17 +64,17 @@ def test_plan_of_a_pair_that_fits(run: Command) -> None:
 
 def test_too_little_memory_is_reported_with_what_would_fit(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     set_free_memory(445_000_000, monkeypatch)  # 419 MB of margin
-    code, plan = run_plan(run, "embedded", "--ctx", "1024")
+    code, plan = run_plan(run, "embedded", "--context", "1024")
     assert (code, plan["fits"], plan["context"], plan["drafter"]) == (0, True, 1024, "none")
     assert "the drafter was left out" in plan["verdict"]
     set_free_memory(430_300_000, monkeypatch)
-    code, plan = run_plan(run, "embedded", "--ctx", "1024")
-    assert (code, plan["fits"], plan["context"], plan["drafter"]) == (4, False, 1024, "as it is")
+    code, plan = run_plan(run, "embedded", "--context", "1024")
+    assert (code, plan["fits"], plan["context"], plan["drafter"]) == (4, False, 1024, "unmodified")
     assert plan["best_quantization"] in ("Q6_K", "Q5_K_M", "Q4_K_M")
     fitting = plan["largest_context_without_drafter"]
     assert plan["verdict"].endswith(f"--context {fitting} fits")
-    assert run_plan(run, "embedded", "--ctx", fitting)[0] == 0
-    assert f"no: {plan['verdict']}" in run("models", "plan", "embedded", "--ctx", "1024").out
+    assert run_plan(run, "embedded", "--context", fitting)[0] == 0
+    assert f"no: {plan['verdict']}" in run("models", "plan", "embedded", "--context", "1024").out
 
 
 def test_plan_errors(fails: Any, home: Path, tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_plan_errors(fails: Any, home: Path, tmp_path: Path) -> None:
     for code, message, *arguments in (
         (3, "did you mean", "qwen3-8c"),
         (3, "no backend runs", "waiting"),
-        (2, "trained for 1024 tokens", "embedded", "--ctx", "2000"),
+        (2, "trained for 1024 tokens", "embedded", "--context", "2000"),
         (1, "no NVIDIA driver", "embedded", "--backend", "cuda"),
         (1, "it was not built", "embedded", "--backend", "cpu"),
         (3, "broken GGUF file", tmp_path / "broken.gguf"),
@@ -111,7 +111,7 @@ def test_plan_for_a_gpu(run: Command, tiny_pair: Path, monkeypatch: pytest.Monke
     assert "no CUDA engine: --kv k8v4: " in coded["why"]
     assert coded["parts"]["target K/V"] < 0.5 * plan["parts"]["target K/V"]
     with_gpu(plan["total"] - 1)
-    code, plan = run_plan(run, tiny_pair / "target.gguf", "--ctx", "1024")
+    code, plan = run_plan(run, tiny_pair / "target.gguf", "--context", "1024")
     assert (code, plan["drafter"], plan["context"]) == (0, "4 bits", 1024)
     assert "the drafter has 4 bits" in plan["verdict"]
 
@@ -132,8 +132,8 @@ def test_plan_beside_another_pair(run: Command, monkeypatch: pytest.MonkeyPatch)
     assert (code, both["fits"], both["context"]) == (0, True, alone["context"])
     assert both["free"] - both["parts"]["program"] == 20 * GB - own
     set_free_memory(alone["margin"] + own * 5 // 4, monkeypatch)
-    assert run_plan(run, "embedded", "--ctx", 1024)[0] == 0
-    code, both = run_plan(run, "embedded", "--ctx", 1024, "--beside", "embedded")
+    assert run_plan(run, "embedded", "--context", 1024)[0] == 0
+    code, both = run_plan(run, "embedded", "--context", 1024, "--beside", "embedded")
     assert (code, both["fits"]) == (4, False)
     set_free_memory(alone["margin"], monkeypatch)
     assert "embedded does not fit" in run("models", "plan", "embedded", "--beside", "embedded").err

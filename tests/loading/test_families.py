@@ -58,8 +58,8 @@ FAMILIES = {
     "qwen35moe with DFlash 2": Family("qwen35moe", ("cpu", "llama.cpp"), "DFlash 2"),
     "qwen3 with LiLiCorr": Family("qwen3", ("llama.cpp", "torch"), "LiLiCorr", {"taps": (0, 1)}),
     "qwen35 with LiLiCorr": Family("qwen35", ("llama.cpp",), "LiLiCorr"),
-    "lfm2": Family("lfm2", ("llama.cpp",), "DSpark that judges"),
-    "lfm2moe": Family("lfm2moe", ("llama.cpp",), "DSpark that judges"),
+    "lfm2": Family("lfm2", ("llama.cpp",), "DSpark with confidence"),
+    "lfm2moe": Family("lfm2moe", ("llama.cpp",), "DSpark with confidence"),
 }
 CASES = [(name, backend) for name, family in FAMILIES.items() for backend in family.backends]
 
@@ -72,7 +72,7 @@ def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     config = config_of(family.variant, VOCABULARY, **{"taps": (0, 1, 2)} | family.drafter)
     config = replace(config, decoder=replace(config.decoder, attention_bias=family.biases))
     changes = {"rope_scaling": family.rope} if family.rope else {}
-    return LocalPair("tiny", target, None, write_zlab(folder, config, random_weights(config), **changes), None, None)
+    return LocalPair("tiny", target, None, write_zlab(folder, config, random_weights(config), **changes), None)
 
 
 def eager(_target: Target, drafters: Sequence[Drafter]) -> Controller:

@@ -38,7 +38,7 @@ def case(tmp_path: Path) -> TimingCase:
 
 
 def choose(case: TimingCase, options: Options) -> HostChoice:
-    files = LocalPair("a pair", case.target, case.drafter, None, None, None)
+    files = LocalPair("a pair", case.target, case.drafter, None, None)
     return choose_engine(files, replace(options, threads=case.threads, draft=case.draft))
 
 

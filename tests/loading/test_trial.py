@@ -67,10 +67,10 @@ def test_a_new_or_changed_file_is_tried_once(options: Options, children: Command
 def test_known_files_and_broken_headers_start_no_child(children: Commands, options: Options) -> None:
     started = children("")
     embedded = MODELS_FOLDER / "embedded"
-    trial.try_first(LocalPair("x", embedded / "target.gguf", embedded / "drafter.gguf", None, None, None), Options())
+    trial.try_first(LocalPair("x", embedded / "target.gguf", embedded / "drafter.gguf", None, None), Options())
     Path(options.pair).write_bytes(b"GGUF")
     with pytest.raises(ModelError, match="broken GGUF file"):
-        trial.try_first(LocalPair("x", Path(options.pair), None, None, None, None), options)
+        trial.try_first(LocalPair("x", Path(options.pair), None, None, None), options)
     assert not started
 
 

@@ -34,7 +34,7 @@ PROMPT = [1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 1, 2, 3, 5]
 def run(backend: str, target: Path, drafter: Path | None) -> None:
     """Plan, load, and generate a few tokens with drafts."""
     options = Options(backend=backend, threads=1, context=CONTEXT, device="cpu", rows="fast", costs=drafting_pays)  # type: ignore[arg-type]
-    files = LocalPair("it", target, drafter, None, None, None)
+    files = LocalPair("it", target, drafter, None, None)
     if backend == "cuda":
         CudaSizes(target, drafter)
         write(load_pair(target, drafter, torch.device("cpu"), Options(context=CONTEXT), REFERENCES))

@@ -92,7 +92,7 @@ class Oracle:
         scores = self.scores(previous, state, logits)[rows]
         best = int(scores.argmax())
         probability = 1 / np.exp(scores - scores[best]).sum()
-        if self.config.judges:
+        if self.config.has_confidence_head:
             features = np.concatenate((state, w["markov_head.markov_w1.weight"][previous]))
             probability = sigmoid(w["confidence_head.proj.weight"][0] @ features + w["confidence_head.proj.bias"][0])
         return int(rows[best]), float(probability)

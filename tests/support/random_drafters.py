@@ -33,11 +33,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "own embedding and head": {"own_embedding": True, "own_head": True},
     "reduced vocabulary": {"own_head": True, "short": tuple(range(3, 400, 3))},
     "DSpark": {"markov_rank": 32, "from_anchor": True},
-    "DSpark that judges": {"markov_rank": 32, "judges": True, "from_anchor": True},
-    "DSpark behind the anchor": {"markov_rank": 32, "judges": True},
+    "DSpark with confidence": {"markov_rank": 32, "has_confidence_head": True, "from_anchor": True},
+    "DSpark behind the anchor": {"markov_rank": 32, "has_confidence_head": True},
     "DSpark, reduced vocabulary": {
         "markov_rank": 32,
-        "judges": True,
+        "has_confidence_head": True,
         "from_anchor": True,
         "own_head": True,
         "short": tuple(range(3, 400, 3)),
@@ -104,7 +104,7 @@ def shapes_of(config: DFlashConfig) -> dict[str, tuple[int, ...]]:
     if m.markov_rank:
         shapes["markov_head.markov_w1.weight"] = (c.vocab_size, m.markov_rank)
         shapes["markov_head.markov_w2.weight"] = (rows, m.markov_rank)
-    if m.judges:
+    if m.has_confidence_head:
         shapes |= {"confidence_head.proj.weight": (1, h + m.markov_rank), "confidence_head.proj.bias": (1,)}
     if m.selector_rank:
         for name in ("predecessor", "successor"):
@@ -207,7 +207,7 @@ def write_zlab(folder: Path, config: DFlashConfig, weights: Weights, **changes: 
         "max_position_embeddings": c.context_length,
     }
     if config.markov_rank:
-        document |= {"markov_rank": config.markov_rank, "enable_confidence_head": config.judges}
+        document |= {"markov_rank": config.markov_rank, "enable_confidence_head": config.has_confidence_head}
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(document | _network(config) | changes))
     return _save(folder / "model.safetensors", config, weights)
@@ -229,7 +229,7 @@ def write_speculators(folder: Path, config: DFlashConfig, weights: Weights) -> P
         "sliding_window_non_causal": config.causal is False,
         "sample_from_anchor": config.from_anchor,
         "markov_rank": config.markov_rank,
-        "enable_confidence_head": config.judges,
+        "enable_confidence_head": config.has_confidence_head,
         "confidence_head_with_markov": True,
     }
     folder.mkdir(exist_ok=True)
@@ -346,7 +346,7 @@ def _metadata(config: DFlashConfig) -> dict[str, Any]:
     if config.from_anchor or config.markov_rank:
         found["sample_from_anchor"] = config.from_anchor
     if config.markov_rank:
-        found["judges"] = config.judges
+        found["has_confidence_head"] = config.has_confidence_head
     return found | _of_second(config)
 
 

@@ -14,7 +14,7 @@ from localdflash.models.shapes.decoder_config import DecoderConfig
 
 STRIP_KEYS = 16  # positions of a strip, whose keys are interleaved
 VALUE_BITS = {"f16": 16, "int8": 8, "k8v4": 4}  # by KV format; keys have 16 bits, 8 and 8
-KV_FORMATS = tuple(VALUE_BITS)
+CPU_KV_FORMATS = tuple(VALUE_BITS)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def cache_layouts(head_dim: int, kv: str) -> Sequence[ArrayLayout]:
 def choose_kv_format(kv: str, pair_kv: str | None) -> str:
     """Return `kv`, or the pair's KV format if `kv` is "auto"; "f16" if the CPU engine lacks that format."""
     kv_format = pair_kv if kv == "auto" else kv
-    return kv_format if kv_format in KV_FORMATS else "f16"
+    return kv_format if kv_format in CPU_KV_FORMATS else "f16"
 
 
 def pad_positions(positions: int) -> int:

@@ -1,4 +1,4 @@
-"""Target on the CPU engine: integer products, a KV cache in float16 or int8, states of delta nets.
+"""Target on the CPU engine: integer products, a KV cache in float16, int8 or k8v4, states of delta nets.
 
 A token's logits are bit-identical for every batch width and number of threads. So greedy output is identical for any
 draft, any chunking of the prompt and any reuse of the cache.
@@ -106,7 +106,7 @@ def state_bytes(delta: DeltaShape, layers: int) -> int:
 
 
 class CpuTarget:
-    """See `Target`. `taps` are the 0-based layers whose outputs are features; `kv` is one of `KV_FORMATS`."""
+    """See `Target`. `taps` are the 0-based layers whose outputs are features; `kv` is one of `CPU_KV_FORMATS`."""
 
     max_width = MAX_ROWS
 

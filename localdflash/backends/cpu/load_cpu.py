@@ -16,7 +16,6 @@ from localdflash.models.memory.fit import NO_DRAFTER, fit
 from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, PROGRAM, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.running_pair import Running, compose
-from localdflash.models.shapes.dflash_config import check_fit
 from localdflash.models.shapes.fingerprint import mismatch
 
 
@@ -35,9 +34,6 @@ def load(files: LocalPair, options: Options) -> Running:
     predicted = {**plan.parts, PROGRAM: free.program_bytes(False)}
     weights = open_target(files.target, options.progress)
     drafter_weights = open_drafter(path, bits=options.drafter_bits) if path and plan.drafter != NO_DRAFTER else None
-    if drafter_weights:
-        c = weights.config
-        check_fit(drafter_weights.config, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(path))
     notices = [thread_notice, plan.notice, weights.notice]
     if path and drafter_weights:
         notices += [drafter_weights.notice, mismatch(path, drafter_weights.config.trained_for, sizes.header)]

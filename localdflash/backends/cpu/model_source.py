@@ -311,7 +311,7 @@ def list_drafter_shapes(config: DFlashConfig) -> dict[str, Shape]:
         shapes["head"] = (c.draft_vocab_size, hidden)
     if c.markov_rank:
         shapes |= {"markov_w1": (vocabulary, c.markov_rank), "markov_w2": (c.draft_vocab_size, c.markov_rank)}
-    if c.judges:
+    if c.has_confidence_head:
         shapes |= {"confidence": (1, hidden + c.markov_rank), "confidence_bias": (1,)}
     if c.selector_rank:
         shapes |= dict.fromkeys(("predecessor", "successor"), (vocabulary, c.selector_rank))

@@ -41,7 +41,7 @@ def load(files: LocalPair, options: Options, ops: Ops = KERNELS) -> Running:
     bits = BITS.get(planned.drafter, options.drafter_bits)
     return Running(
         pair=pair,
-        on_device=[LookupDrafter.name, *(["dflash"] if stepper.drafter else [])] if options.draft else [],
+        cuda_drafters=[LookupDrafter.name, *(["dflash"] if stepper.drafter else [])] if options.draft else [],
         context=stepper.context,
         device="cuda",
         vocab_size=stepper.target.config.vocab_size,

@@ -93,9 +93,10 @@ class LlamaDecoder:
         self._length = 0
 
     def go_to(self, position: int) -> None:
-        """Move to position 0, 1 or 2, in this order, decoding more tokens at each.
+        """Move to position 0, 1 or 2, in this order.
 
-        Without recurrent layers, position 1 only adds copies of the sequence, whose cells lie between its own at 2.
+        Position 1 decodes more tokens. Without recurrent layers, it copies the sequence instead, so that the copies'
+        cells precede those of the tokens decoded at position 2.
         """
         if position == 0:
             self._length = self._cache.crop(0)

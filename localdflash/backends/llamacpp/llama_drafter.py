@@ -91,7 +91,7 @@ class LlamaCppDFlashDrafter:
         self._logits_address = llama_library.logits_reader()
         self._heads_address = llama_library.heads_reader()
         self._has_selector = self.config.kind == "dflash2"
-        if self._has_selector or self.config.judges:
+        if self._has_selector or self.config.has_confidence_head:
             llama_library.set_heads(self.handle, all_rows=self._has_selector)
         self._vocab_size = target.vocab_size
         self._tokens = np.array(self.config.short, np.int32)  # ids of a reduced vocabulary; empty: all tokens
@@ -132,7 +132,7 @@ class LlamaCppDFlashDrafter:
         if len(self._tokens):
             logits = logits[:, self._tokens]
         best = logits.argmax(1)
-        if self.config.judges:
+        if self.config.has_confidence_head:
             confidence = self._rows(self._heads_address, self.config.decoder.hidden_size)[:limit, 0]
         else:
             scaled = logits * np.float32(self.config.logit_scale)  # llama.cpp's graph applies neither scale nor cap

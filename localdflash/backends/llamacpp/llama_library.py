@@ -222,21 +222,20 @@ def embedding_of(row: NDArray[np.float32]) -> Any:
     return api.llama_embd(ctypes.cast(row.ctypes.data, ctypes.POINTER(ctypes.c_float)), 1, len(row))
 
 
-def add_to_batch(batch: Any, item: int | NDArray[np.float32], position: int, output: bool = False) -> int:
-    """Append a token, or a row of features, to a drafter's batch; return its index."""
+def add_to_batch(batch: Any, item: int | NDArray[np.float32], position: int, output: bool = False) -> None:
+    """Append a token, or a row of features, to a drafter's batch."""
     add = api.llama_batch_ext_add_token if isinstance(item, int) else api.llama_batch_ext_add_embd
     index: int = add(batch, 0, item if isinstance(item, int) else embedding_of(item))
     if index < 0:
         raise LocaldflashError(f"llama.cpp rejected a drafter's batch: {last_message()}")
     api.llama_batch_ext_set_pos(batch, index, ctypes.byref(api.llama_pos(position)))
     api.llama_batch_ext_set_output_logits(batch, index, output)
-    return index
 
 
-def run_batch(context: Any, batch: Any, watch: Watch, kind: int = api.LLAMA_PROCESS_TYPE_DECODE) -> None:
+def run_batch(context: Any, batch: Any, watch: Watch) -> None:
     """Run a drafter's batch while `watch` is held."""
     with watch:
-        status = api.llama_process(context, kind, batch)
+        status = api.llama_process(context, api.LLAMA_PROCESS_TYPE_DECODE, batch)
     if status:
         raise LocaldflashError(f"llama.cpp failed to draft (status {status}): {last_message()}")
 

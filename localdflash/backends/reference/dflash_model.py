@@ -124,7 +124,7 @@ class DFlash(nn.Module):
             self.lm_head = nn.Linear(c.hidden_size, config.draft_vocab_size, bias=False)
         if config.markov_rank:
             self.markov_head = MarkovHead(config)
-        if config.judges:
+        if config.has_confidence_head:
             self.confidence_head = ConfidenceHead(config)
         if config.selector_rank:
             self.candidate_selector = CandidateSelector(config)

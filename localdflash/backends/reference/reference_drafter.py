@@ -99,7 +99,7 @@ class DFlashDrafter:
 
     def _by_markov(self, previous: int, state: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         embedded = self.model.markov_head.markov_w1.weight[previous]
-        predicted = self.model.confidence_head(state, embedded) if self.model.config.judges else None
+        predicted = self.model.confidence_head(state, embedded) if self.model.config.has_confidence_head else None
         return self._tokens, logits + self.model.markov_head(embedded), predicted
 
     def _by_selector(self, previous: int, state: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, None]:

@@ -145,9 +145,9 @@ def quantization(header: GGUFHeader) -> str:
     return sizes.most_common(1)[0][0] if sizes else "no weights"
 
 
-def tokens_per_second(bandwidth: float, target_bytes: int) -> float:
+def tokens_per_second(bandwidth: float, token_bytes: int) -> float:
     """Return the upper bound without drafting at a bandwidth in GB/s; engines reach 40 to 85 % of it."""
-    return bandwidth * 1e9 / max(target_bytes, 1)
+    return bandwidth * 1e9 / max(token_bytes, 1)
 
 
 def number_of(header: GGUFHeader, name: str) -> int | None:

@@ -33,6 +33,7 @@ from localdflash.models.registry.pair_entry import DrafterSource, FileSource, Pa
 from localdflash.models.registry.registry import describe_source, load_registry, missing_files
 from localdflash.models.registry.remote_head import read_head
 from localdflash.models.shapes.dflash_file import MAX_JSON_BYTES
+from localdflash.models.shapes.gguf_config import ROPE_FACTORS
 from localdflash.models.weights.gguf import GGUFHeader, cached_headers, read_header
 
 
@@ -64,7 +65,7 @@ class Plan:
     parts: Parts
     margin: int
     free: int
-    what: str  # "memory" or "GPU memory"
+    what: str  # name of the memory, for messages
     fits: bool
     verdict: str  # what was reduced so that the pair fits, or what would fit
     largest_context: int
@@ -101,7 +102,7 @@ class PlanRequest:
         """Raise UsageError for a context that the target was not trained for."""
         if self.options.context > sizes.trained:
             trained = f"{self.target.name} was trained for {sizes.trained} tokens"
-            raise UsageError(f"--ctx {self.options.context}: too long; {trained}")
+            raise UsageError(f"--context {self.options.context}: too long; {trained}")
 
 
 def make_plan(
@@ -335,9 +336,12 @@ def stand_in(source: FileSource, folder: Path) -> Path:
             return path
         raise Unreachable(f"{source.name}: not here, and pip can only download the whole package; pull it first")
     for part in source.parts:
-        remote, head, _ = read_head(part)
+        remote, head, header = read_head(part)
         with (folder / part.path.name).open("wb") as stream:
             stream.write(head.fetched)
+            if factors := header.tensors.get(ROPE_FACTORS):  # weights that a shape is read from
+                stream.seek(factors.offset)
+                stream.write(hub.read_range(remote, factors.offset, factors.nbytes))
             stream.truncate(remote.size)
     return folder / source.path.name
 

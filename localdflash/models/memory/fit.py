@@ -8,7 +8,7 @@ from localdflash.base.errors import OutOfMemory
 from localdflash.models.memory.parts import TARGET, Parts, format_bytes, split_host_parts, total
 
 NO_DRAFTER = "none"
-UNCHANGED = "as it is"  # form of an unreduced drafter
+UNCHANGED = "unmodified"  # form of an unreduced drafter
 STEP = 256  # tokens; an automatic context is a multiple
 MIN_CONTEXT = 512  # tokens of the shortest context
 MAX_OVERSHOOT = 4  # needed memory / free memory, above which the search halves the context

@@ -8,9 +8,9 @@ from typing import Literal
 from localdflash.base.files.paths import cache_folder
 from localdflash.models.registry import records
 from localdflash.models.registry.records import FileRecord
+from localdflash.models.shapes.dflash_config import Kind
 from localdflash.models.weights.split import names_of
 
-DrafterKind = Literal["dflash", "dflash2", "dspark", "lilicorr"]
 RanWith = Literal["its own weights", "random weights"]
 ADAPTED = "adapted"  # folder of locally merged targets
 
@@ -105,7 +105,7 @@ class TargetSource(FileSource):
 class DrafterSource(FileSource):
     """Source of the drafter's weights; `taps` are 0-based target layers, None if only the file has them."""
 
-    kind: DrafterKind = "dflash"
+    kind: Kind = "dflash"
     trained_for: str | None = None  # the repository of the unquantized target
     block_size: int | None = None
     taps: tuple[int, ...] | None = None
@@ -187,7 +187,6 @@ class LocalPair:
     drafter_gguf: Path | None
     drafter_safetensors: Path | None
     fim: str | None
-    context: int | None
     sampling: Mapping[str, float] = field(default_factory=dict, hash=False)  # see `PairEntry`
     kv: str | None = None  # see `PairEntry`
     next_edit: str | None = None  # see `PairEntry`

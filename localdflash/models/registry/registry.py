@@ -256,7 +256,7 @@ def local_files(pair: PairEntry) -> LocalPair:
     for first in filter(None, (pair.target.path, gguf, safetensors)):
         for path in files_of(first):
             records.check(path)
-    facts = (pair.fim, pair.context, pair.sampling, pair.kv, pair.next_edit)
+    facts = (pair.fim, pair.sampling, pair.kv, pair.next_edit)
     return LocalPair(pair.id, pair.target.path, gguf, safetensors, *facts)
 
 

@@ -12,7 +12,6 @@ from localdflash.base.errors import ModelError, did_you_mean
 from localdflash.base.files.toml_file import read_toml
 from localdflash.models.backend_names import Runner
 from localdflash.models.registry.pair_entry import (
-    DrafterKind,
     DrafterSource,
     MergeSource,
     Package,
@@ -21,6 +20,7 @@ from localdflash.models.registry.pair_entry import (
     TargetSource,
 )
 from localdflash.models.registry.safe_names import FileName, PackageName, Repository, Revision, Version
+from localdflash.models.shapes.dflash_config import Kind
 from localdflash.models.weights.gguf import is_gguf
 from localdflash.models.weights.split import first_of, names_of
 
@@ -63,7 +63,7 @@ _SAMPLING: _Types = {
 }
 _TARGET: _Types = {"quantization": _Name | None}
 _DRAFTER: _Types = {
-    "kind": DrafterKind,
+    "kind": Kind,
     "block_size": Annotated[int, Meta(ge=2, le=64)] | None,
     "taps": tuple[Annotated[int, Meta(ge=0, le=999)], ...] | None,
     "trained_for": Repository | None,

@@ -56,7 +56,7 @@ class DFlashConfig:
     own_embedding: bool = False  # instead of the target's
     own_head: bool = False  # instead of the target's
     markov_rank: int = 0  # DSpark: each slot's logits depend on the previous token
-    judges: bool = False  # whether the drafter has a confidence head (DSpark), which judges its tokens
+    has_confidence_head: bool = False  # DSpark
     conv_kernel: int = 0  # DFlash 2: inputs of the local convolutions
     conv_group: int = 0  # channels that share a coefficient
     selector_rank: int = 0  # DFlash 2: a slot's best candidates are scored by the previous token
@@ -129,7 +129,7 @@ def _invalid_heads(config: DFlashConfig) -> str:
         return _invalid_lilicorr(c, c.lilicorr)
     cases = (
         (c.markov_rank and any(selector_sizes), "a Markov head together with DFlash 2"),
-        (c.judges and not c.markov_rank, "a confidence head without a Markov head (markov_rank)"),
+        (c.has_confidence_head and not c.markov_rank, "a confidence head without a Markov head (markov_rank)"),
         (c.markov_rank and (c.logit_scale, c.softcap) != (1.0, 0.0), "a Markov head with scaled logits"),
         (
             any(selector_sizes) and not all(selector_sizes),
@@ -155,7 +155,10 @@ def _invalid_convolutions(config: DFlashConfig) -> tuple[bool, str]:
 def _invalid_lilicorr(config: DFlashConfig, head: LiLiCorrConfig) -> str:
     c, sizes = config, (head.top_k, head.hidden_size, head.layers, head.heads, head.mlp_size, head.factor_dim)
     cases = (
-        (c.markov_rank or c.judges or c.selector_rank or c.selector_top_k, "a LiLiCorr head together with another"),
+        (
+            c.markov_rank or c.has_confidence_head or c.selector_rank or c.selector_top_k,
+            "a LiLiCorr head together with another",
+        ),
         (c.from_anchor, "a LiLiCorr head with sample_from_anchor"),
         (c.short, "a LiLiCorr head with a reduced vocabulary"),
         (

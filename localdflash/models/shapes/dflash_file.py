@@ -78,7 +78,7 @@ def config_of_gguf(header: gguf.GGUFHeader) -> DFlashConfig:
         "own_embedding": "token_embd.weight" in header.tensors,
         "own_head": "output.weight" in header.tensors and SHORT_KEY not in header.metadata,
         "markov_rank": markov.shape[-1] if markov else 0,
-        "judges": "conf_proj.weight" in header.tensors,
+        "has_confidence_head": "conf_proj.weight" in header.tensors,
     }
     if SHORT_HEAD[0] in header.tensors and not settings["short"]:
         settings["short"] = tuple(gguf.load_ids(header, SHORT_HEAD[0]))
@@ -164,7 +164,7 @@ def _with_tensors(config: DFlashConfig, header: safetensors.SafetensorsHeader) -
         config,
         own_embedding="embed_tokens.weight" in names,
         own_head="lm_head.weight" in names,
-        judges=config.judges or "confidence_head.proj.weight" in names,
+        has_confidence_head=config.has_confidence_head or "confidence_head.proj.weight" in names,
     )
     if offsets and offsets.shape[0] < config.decoder.vocab_size and not config.short:
         settings = replace(settings, short=_ids(header.files[offsets.part], offsets))

@@ -200,7 +200,7 @@ def _scales_and_heads(fields: Fields) -> dict[str, Any]:
         "embedding_scale": fields.get("input_embedding_scale", as_number, 1.0),
         "logit_scale": fields.get("output_multiplier", as_number, 1.0),
         "markov_rank": fields.get("markov_rank", as_count, 0),
-        "judges": fields.get("enable_confidence_head", as_flag, False),
+        "has_confidence_head": fields.get("enable_confidence_head", as_flag, False),
         **shared_fields(fields),
     }
 

@@ -122,10 +122,10 @@ def _rope_factors(header: gguf.GGUFHeader, head_dim: int) -> tuple[float, ...]:
     if shape != [head_dim // 2]:
         problem = f"tensor {ROPE_FACTORS} has shape {shape}, not {[head_dim // 2]}"
         raise ModelError(f"{header.path}: {problem}; convert the model again")
-    factors = gguf.load_tensor(header, ROPE_FACTORS)
-    if not bool((factors.isfinite() & (factors > 0)).all()):
+    factors = gguf.load_floats(header, ROPE_FACTORS)
+    if not all(0.0 < factor < math.inf for factor in factors):
         raise ModelError(f"{header.path}: tensor {ROPE_FACTORS} is not all positive; convert the model again")
-    return tuple(factors.tolist())
+    return tuple(factors)
 
 
 def size_of(header: gguf.GGUFHeader, name: str, max_size: int = MAX_SIZE) -> int:

@@ -201,6 +201,16 @@ def load_ids(header: GGUFHeader, name: str) -> "array[int]":
         return array("q", stream.read(info.nbytes))
 
 
+def load_floats(header: GGUFHeader, name: str) -> "array[float]":
+    """Read a vector of float32 without torch; ModelError for any other tensor."""
+    info = find(header, name)
+    if info.ggml_type.name != "F32" or len(info.shape) != 1:
+        raise ModelError(f"{header.path}: tensor {name} is not a vector of F32; convert the model again")
+    with open_model(header.files[info.part]) as (stream, _):
+        stream.seek(info.offset)
+        return array("f", stream.read(info.nbytes))
+
+
 def find(header: GGUFHeader, name: str) -> TensorInfo:
     """Return the location of a tensor; ModelError if it is missing."""
     if name not in header.tensors:

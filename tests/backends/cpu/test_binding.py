@@ -37,6 +37,7 @@ from tests.backends.cpu.packed_models import (
     target_tensors,
     write,
 )
+from tests.support.converted_models import case_of
 from tests.support.gguf_files import random_blocks
 from tests.support.random_drafters import config_of, random_weights, vocabulary_of, write_zlab
 
@@ -87,7 +88,7 @@ def test_target_weights_are_packed_in_place(tmp_path: Path, architecture: str, k
 
 
 @pytest.mark.parametrize(
-    ("name", "bits"), [("drafter.gguf", 8), ("drafter.safetensors", 4), ("DSpark that judges", 8), ("DFlash 2", 4)]
+    ("name", "bits"), [("drafter.gguf", 8), ("drafter.safetensors", 4), ("DSpark with confidence", 8), ("DFlash 2", 4)]
 )
 def test_drafter_weights_are_packed_in_place(tiny_pair: Path, tmp_path: Path, name: str, bits: int) -> None:
     path = tiny_pair / name if name.startswith("drafter") else write_random(tmp_path, name, tiny_pair)
@@ -124,11 +125,13 @@ def test_non_finite_tensor_is_named(tmp_path: Path, name: str, start: int, part:
         open_target(path)
 
 
-def test_opening_a_model_imports_no_torch(tiny_pair: Path) -> None:
+def test_opening_a_model_imports_no_torch(tiny_pair: Path, tmp_path: Path) -> None:
+    with_factors = case_of("llama 3.1").write(tmp_path / "llama31.gguf")  # its RoPE factors are a tensor
     code = (
         "import sys; from pathlib import Path; from localdflash.backends.cpu.binding import open_drafter, open_target;"
         f"folder = Path({str(tiny_pair)!r});"
         "open_target(folder / 'target.gguf'); open_drafter(folder / 'drafter.gguf');"
+        f"open_target(Path({str(with_factors)!r}));"
         "open_drafter(folder / 'drafter.safetensors');"
         "print(*{'torch', 'llama_cpp', 'gguf', 'safetensors'} & set(sys.modules))"
     )

@@ -209,7 +209,7 @@ def drafts_of(case: Case, folder: Path, pool: ThreadPool) -> list[Draft]:
     return drafts
 
 
-@pytest.mark.parametrize("variant", ["scaled and capped logits", "DSpark that judges", "DFlash 2"])
+@pytest.mark.parametrize("variant", ["scaled and capped logits", "DSpark with confidence", "DFlash 2"])
 def test_drafts_do_not_depend_on_the_processor(
     variant: str, tiny_pair: Path, tmp_path: Path, new_team: NewPool
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from localdflash.backends.cpu.binding import open_target
-from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS, KVCache
+from localdflash.backends.cpu.cpu_kv_cache import CPU_KV_FORMATS, KVCache
 from localdflash.backends.cpu.cpu_library import MAX_ROWS, ThreadPool, load
 from localdflash.backends.cpu.cpu_sizes import CpuSizes
 from localdflash.backends.cpu.cpu_target import CpuTarget
@@ -69,7 +69,7 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_is_lossless(path: Path, new_team: NewPool) -> None:
-    for kv in KV_FORMATS:
+    for kv in CPU_KV_FORMATS:
         target = CpuTarget(open_target(path), new_team(), taps=TAPS, kv=kv)
         few = target.is_recurrent or kv != "f16"
         widths = (2, 3, 5, 8, 16, 17, 33, MAX_ROWS) if few else (*range(2, 34), MAX_ROWS)
@@ -81,11 +81,11 @@ def test_threads_and_instruction_sets_change_no_bit(path: Path, new_team: NewPoo
     pools = [*map(new_team, (1, 3, 5)), *(new_team(2, name) for name in load().instruction_sets)]
     assert [pool.instruction_set for pool in pools[3:]] == load().instruction_sets
     for pool in pools:
-        for kv in KV_FORMATS:
+        for kv in CPU_KV_FORMATS:
             target = CpuTarget(packed, pool, taps=TAPS, kv=kv)
             target.extend(ids[:40])
             results.append(verify(target, ids[40:]))
-    assert all(same(rows, results[i % len(KV_FORMATS)]) for i, rows in enumerate(results))
+    assert all(same(rows, results[i % len(CPU_KV_FORMATS)]) for i, rows in enumerate(results))
 
 
 @pytest.mark.parametrize("name", ["qwen2", "gpt-oss", "qwen35"])
@@ -94,7 +94,7 @@ def test_threads_that_share_the_keys_of_a_head_change_no_bit(name: str, tmp_path
     case = LONG_CASES[name]()
     case.numbers["context_length"] = len(ids)
     packed = open_target(case.write(file, "Q8_0", "MXFP4") if name == "gpt-oss" else case.write(file, "Q8_0"))
-    for kv in KV_FORMATS:
+    for kv in CPU_KV_FORMATS:
         expected = None
         for threads in (1, 3, 5):
             target = CpuTarget(packed, new_team(threads), taps=TAPS, kv=kv)
@@ -125,7 +125,7 @@ def test_long_prompt_saves_intermediate_states(tmp_path: Path, new_team: NewPool
 @pytest.mark.parametrize("path", ["Q8_0", "gpt-oss", "qwen35"], indirect=True)
 def test_logits_of_coded_kv_caches_are_near_float16(path: Path, new_team: NewPool) -> None:
     packed, ids, rows = open_target(path), ids_of(120), []
-    for kv in KV_FORMATS:
+    for kv in CPU_KV_FORMATS:
         target = CpuTarget(packed, new_team(), kv=kv)
         fill(target, ids[:100], 50)
         rows.append(np.stack([row[0] for row in verify(target, ids[100:])]))
@@ -247,7 +247,7 @@ def test_invalid_requests_are_refused(path: Path, new_team: NewPool) -> None:
         target.verify(1)
 
 
-@pytest.mark.parametrize("kv", KV_FORMATS)
+@pytest.mark.parametrize("kv", CPU_KV_FORMATS)
 def test_only_given_positions_are_cleared_and_wrong_state_sizes_refused(kv: str) -> None:
     config = SHAPES["Q8_0"][0]
     cache = KVCache(2, config, 60, kv)
@@ -263,7 +263,7 @@ def test_only_given_positions_are_cleared_and_wrong_state_sizes_refused(kv: str)
             cache.load(wrong, 33)
 
 
-@pytest.mark.parametrize("coded", KV_FORMATS[1:])
+@pytest.mark.parametrize("coded", CPU_KV_FORMATS[1:])
 def test_pair_with_coded_kv_cache(tiny_pair: Path, coded: str) -> None:
     files = tiny_pair / "target.gguf", tiny_pair / "drafter.gguf"
     with ExitStack() as stack:

@@ -99,7 +99,7 @@ def test_prefix_of_a_saved_sequence_has_all_keys_of_its_window(target: LlamaCppT
 @pytest.mark.measures_rows
 @pytest.mark.parametrize("kv", KV_TYPES)
 def test_quantized_kv_cache_has_the_planned_size_and_exact_widths(kv: str, tiny_pair: Path) -> None:
-    files = LocalPair("tiny", tiny_pair / "target.gguf", tiny_pair / "drafter.gguf", None, None, None)
+    files = LocalPair("tiny", tiny_pair / "target.gguf", tiny_pair / "drafter.gguf", None, None)
     sizes, identities = list[int](), set[str]()
     for each in ("auto", kv):
         options = Options(threads=1, context=1024, rows="exact", device="cpu", kv=each)
@@ -118,7 +118,7 @@ def test_quantized_kv_cache_has_the_planned_size_and_exact_widths(kv: str, tiny_
 @pytest.mark.parametrize("architecture", WITHOUT_WAY_BACK)
 def test_model_without_rollback_drafts_nothing_and_matches_hugging_face(architecture: str, tmp_path: Path) -> None:
     case, prefixes, computed, prompts = case_of(architecture), PrefixCache(BIG), 0, 0
-    files = LocalPair("tiny", case.write(tmp_path / "model.gguf"), None, None, None, None)
+    files = LocalPair("tiny", case.write(tmp_path / "model.gguf"), None, None, None)
 
     @torch.inference_mode()
     def likeliest(ids: list[int], count: int) -> list[int]:

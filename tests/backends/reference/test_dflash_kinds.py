@@ -56,7 +56,7 @@ def test_proposes_what_the_oracle_does_from_every_format(variant: str, tiny_pair
     check(write_gguf(tmp_path / "d.gguf", config, weights, tiny_pair / "target.gguf"), config, weights, tiny_pair)
     if "reduced" not in variant:
         check(write_zlab(tmp_path, config, weights), config, weights, tiny_pair)
-    if variant in ("full", "reduced vocabulary", "DSpark that judges", "DFlash 2"):
+    if variant in ("full", "reduced vocabulary", "DSpark with confidence", "DFlash 2"):
         check(write_speculators(tmp_path, config, weights), config, weights, tiny_pair)
 
 
@@ -103,7 +103,7 @@ def test_lilicorr_without_a_context_and_after_a_rollback(tiny_pair: Path, tmp_pa
 
 
 def test_biases_and_yarn(tiny_pair: Path, tmp_path: Path) -> None:
-    config = config_of("DSpark that judges", vocabulary_of(tiny_pair / "target.gguf"))
+    config = config_of("DSpark with confidence", vocabulary_of(tiny_pair / "target.gguf"))
     config = replace(config, decoder=replace(config.decoder, attention_bias=True))
     weights = random_weights(config)
     path = write_zlab(tmp_path, config, weights, rope_scaling=YARN | {"rope_type": "yarn", "truncate": False})

@@ -82,7 +82,7 @@ def test_the_drafter_is_unchanged(folder: Path) -> None:
 
 def test_a_drafter_that_proposes_from_the_anchor_is_refused(tmp_path: Path, gguf: Path) -> None:
     drafter = Path(str(files("localdflash.models.smollm2") / "drafter.gguf"))
-    pair = LocalPair("mine", gguf, drafter, None, None, None)
+    pair = LocalPair("mine", gguf, drafter, None, None)
     with pytest.raises(ModelError, match="propose from the anchor"):
         write_pair(pair, tmp_path / "out", None, None)
     assert not (tmp_path / "out").exists()

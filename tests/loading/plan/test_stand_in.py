@@ -10,7 +10,9 @@ from localdflash.loading.plan import planner as remote
 from localdflash.models.registry import remote_head
 from localdflash.models.registry.hub import Unreachable
 from localdflash.models.registry.pair_entry import FileSource
+from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights.gguf import read_header
+from tests.support.converted_models import case_of
 from tests.support.fake_hub import FakeHub, File, hub_for_tests
 
 NAME = "owner/name/target.gguf"
@@ -41,6 +43,18 @@ def test_a_stand_in_has_the_header_and_the_size_and_nothing_else_is_fetched(
     ends = [int(last) + 1 for _, last in spans]
     assert [int(first) for first, _ in spans] == [0, *ends[:-1]]
     assert len(spans) == -(-original.data_offset // 8192) < len(target) // 8192
+
+
+def test_a_stand_in_has_the_weights_that_the_shape_is_read_from(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_head, "CHUNK", 8192)
+    model = case_of("llama 3.1").write(tmp_path / "model.gguf")
+    hub.files[NAME] = File(model.read_bytes())
+    made = remote.stand_in(TARGET, tmp_path)
+    expected = decoder_config(read_header(model))
+    assert len(set(expected.rope_factors)) > 1
+    assert decoder_config(read_header(made)) == expected
 
 
 def test_a_broken_header_is_refused_at_once(hub: FakeHub, target: bytes, tmp_path: Path) -> None:

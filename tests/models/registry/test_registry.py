@@ -75,7 +75,7 @@ def test_local_files(mine: Registry, home: Path) -> None:
     safetensors = shadow(models / "owner" / "name-DFlash" / "sub" / "model.safetensors")
     local = local_files(mine.pair("mine"))
     assert (local.target, local.drafter_gguf, local.drafter_safetensors) == (target, None, safetensors)
-    assert (local.id, local.fim, local.context) == ("mine", "qwen", 4096)
+    assert (local.id, local.fim) == ("mine", "qwen")
     gguf = shadow(safetensors.with_suffix(".gguf"))
     assert local_files(mine.pair("mine")).drafter_gguf == gguf
     safetensors.unlink()

@@ -203,7 +203,7 @@ def test_a_short_vocabulary_of_lilicorr_is_refused() -> None:
 def test_drafter_kinds() -> None:
     assert (config().kind, config().drafts, config().first_slot) == ("dflash", 15, 1)
     spark = config(architectures=["Qwen3DSparkModel"], markov_rank=256, enable_confidence_head=True)
-    assert (spark.kind, spark.markov_rank, spark.judges) == ("dspark", 256, True)
+    assert (spark.kind, spark.markov_rank, spark.has_confidence_head) == ("dspark", 256, True)
     assert (spark.from_anchor, spark.drafts) == (True, 16)  # the default of its architecture
     assert not config(architectures=["Qwen3DSparkModel"], markov_rank=8, sample_from_anchor=False).from_anchor
     second = config(**nested(**SECOND), architectures=["DFlash2DraftModel"], is_causal=False)
@@ -291,7 +291,7 @@ def test_missing_speculators_fields_have_qwen3_defaults() -> None:
     actual, theirs = config_of_json(SPECULATORS, ""), Qwen3Config()
     shape = actual.decoder
     assert (actual.kind, actual.taps, actual.block_size) == ("dspark", (1, 9, 17), 8)
-    assert (actual.from_anchor, actual.judges) == (True, True)
+    assert (actual.from_anchor, actual.has_confidence_head) == (True, True)
     assert (shape.hidden_size, shape.num_hidden_layers, shape.head_dim) == (2560, 3, 80)
     assert (shape.vocab_size, shape.intermediate_size) == (theirs.vocab_size, theirs.intermediate_size)
     assert (shape.num_attention_heads, shape.num_key_value_heads) == (32, theirs.num_key_value_heads)
