@@ -278,13 +278,14 @@ class SuggestionServer(LanguageServer):
         self._context.changed(document, line, old, new)
         self.next_edits.edited(document, line, old, new)
 
-    def _changed(self, document: Document) -> None:
+    def _changed(self, document: Document, count: int) -> None:
         now = asyncio.get_running_loop().time()
         self.pace.key(now)
         if session := self.sessions.get(document.uri):
             shown = session.shown
             inserted = session.changed(line_feeds(document.text))
-            if shown and len(inserted.strip()) > 1:  # not just a line end and the indentation that editors add
+            # Several changes are keys that were typed quickly. One may be a line end and the indentation behind it.
+            if shown and count == 1 and len(inserted.strip()) > 1:
                 self.accepted(shown.name, inserted.strip())  # clients do not report every accepted part
         self.next_edits.changed(document)
         self._pause(document.uri, PAUSE_SECONDS)

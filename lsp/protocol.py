@@ -28,7 +28,8 @@ OnChange = Callable[[Document, int, Sequence[str], Sequence[str]], None]
 class DocumentProtocol(LanguageServerProtocol):
     """Connection with its open documents, and listeners that are called once `documents` is up to date.
 
-    `on_change` gets each change: its first line, the lines removed and added. `on_changed` is called after all changes.
+    `on_change` gets each change: its first line, the lines removed and added. `on_changed` is called after
+    all changes of a notification, with their number.
     `initialized`: the first request was accepted; `exit_code` is set once the client sent `exit`.
     """
 
@@ -42,7 +43,7 @@ class DocumentProtocol(LanguageServerProtocol):
         self.documents: dict[str, Document] = {}
         self.on_open: Callable[[Document], None] = lambda document: None
         self.on_change: OnChange = lambda document, first_line, old, new: None
-        self.on_changed: Callable[[Document], None] = lambda document: None
+        self.on_changed: Callable[[Document, int], None] = lambda document, count: None
         self.on_save: Callable[[str], None] = lambda uri: None
         self.on_close: Callable[[str], None] = lambda uri: None
 
@@ -173,7 +174,7 @@ class DocumentProtocol(LanguageServerProtocol):
                 failed = error
         if failed:
             raise failed
-        self.on_changed(document)
+        self.on_changed(document, len(changes))
 
     @lsp_method(types.TEXT_DOCUMENT_DID_SAVE)
     def lsp_text_document__did_save(self, params: types.DidSaveTextDocumentParams) -> None:

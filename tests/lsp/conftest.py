@@ -54,11 +54,19 @@ class Editor:
 
     def edit(self, line: int, column: int, text: str, *, removed: int = 0, uri: str = URI) -> None:
         """Put text at a place, instead of some characters after it."""
-        self.version += 1
         extent = types.Range(types.Position(line, column), types.Position(line, column + removed))
-        change = types.TextDocumentContentChangePartial(extent, text)
+        self._change([types.TextDocumentContentChangePartial(extent, text)], uri)
+
+    def type(self, line: int, column: int, text: str) -> None:
+        """Put text at a place, a character a change, in one notification."""
+        places = [types.Position(line, column + index) for index in range(len(text))]
+        changes = zip(places, text, strict=True)
+        self._change([types.TextDocumentContentChangePartial(types.Range(at, at), key) for at, key in changes], URI)
+
+    def _change(self, changes: list[types.TextDocumentContentChangePartial], uri: str) -> None:
+        self.version += 1
         document = types.VersionedTextDocumentIdentifier(self.version, uri)
-        self.client.text_document_did_change(types.DidChangeTextDocumentParams(document, [change]))
+        self.client.text_document_did_change(types.DidChangeTextDocumentParams(document, [*changes]))
 
     async def ask(self, line: int, column: int, *, uri: str = URI, manual: bool = False, selected: Any = None) -> Any:
         """The items at a cursor."""

@@ -111,7 +111,7 @@ class Heard(list[Any]):
         followed = editor.protocol
         followed.on_open = lambda document: self.append(("open", document.uri, document.text))
         followed.on_change = self._changed
-        followed.on_changed = lambda document: self.append(("changed", document.version))
+        followed.on_changed = lambda document, count: self.append(("changed", document.version))
         followed.on_save = lambda uri: self.append(("save", uri))
         followed.on_close = lambda uri: self.append(("close", uri))
 

@@ -105,6 +105,17 @@ async def test_accepted_and_refused_suggestions_are_counted(editor: Any) -> None
         assert e.statuses[-1].tokensPerSecond == 1000.0
 
 
+async def test_keys_that_come_together_accept_nothing(editor: Any) -> None:
+    async with editor(oracle=TEXT, options={"status": True}) as e:
+        e.open(HOLE)
+        assert inserted(await e.ask(4, 4)) == BODY
+        e.type(4, 4, '"""Re')
+        assert inserted(await e.ask(4, 9)) == BODY
+        assert (await e.status()).accepted == 0
+        e.edit(4, 9, "turn")
+        assert (await e.status()).accepted == 1
+
+
 async def test_the_first_request_has_the_context_of_its_own_line(editor: Any) -> None:
     async with editor(oracle="nothing", options={"deadlineMs": 10_000}) as e:
         e.open("def parse_header(reader, token):\n    return reader.skip(token)\n", "file:///project/other.py")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 OPENERS, CLOSERS = "([{", ")]}"  # matching brackets have the same index
 _HASH, _SLASHES, _DASHES = ("#",), ("//", "/*"), ("--",)
 _COMMENTS = {"python": _HASH, "lua": _DASHES, "": ("#", "//")}
-_QUOTES = {"go": '"`', "javascript": "\"'`", "typescript": "\"'`", "tsx": "\"'`", "rust": '"', "": '"'}
+_QUOTES = {"go": "\"'`", "javascript": "\"'`", "typescript": "\"'`", "tsx": "\"'`", "rust": '"', "": '"'}
 _MULTILINE = ("`", "*/", '"""', "'''")  # ends of strings and comments that may hold line feeds
 
 

@@ -7,7 +7,7 @@ _BRACE_BRANCHES = {"else", "catch", "finally"}
 _BRANCHES = {"python": {"elif", "else", "except", "finally"}, "lua": {"elseif", "else"}, "go": {"else"}}
 _LABELS = {"case", "default", "public", "private", "protected"}
 _CHAINING = {"c", "cpp", "java", "javascript", "rust", "tsx", "typescript"}
-CHAIN_SIGNS = ".?:|&{"  # a line that begins with one of these characters continues the line above
+CHAIN_SIGNS = ".?:|&{+,"  # a line that begins with one of these characters continues the line above
 
 
 def has_block_braces(language: str) -> bool:

@@ -4,20 +4,33 @@ Three checks: brackets and strings; for Python, the lines with Python's parser; 
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from copy import deepcopy
 from functools import cache, cached_property, partial
+from typing import NamedTuple
 
 from localdflash.code.fim.extent import CursorContext, find_cursor_context
 from localdflash.code.fim.python_lines import PythonLines
 from localdflash.text import syntax
 
-_OPERATOR = re.compile(r"(?:[-+*/%=&|^<>~,.(\[{\\]|\b(?:and|or|not|in|is|if|else|lambda|new|typeof|await))\s*$")
+# No operators: `...`, `*/`, and the `>` of `List<T>`, `<stdio.h>` or `</li>`.
+_OPERATOR = re.compile(
+    r"(?:[-+*%=&|^<~,(\[{\\]|(?<!\.)\.|(?<!\*)/|(?<=[\s=-])>|\b(?:and|or|not|in|is|if|else|lambda|new|typeof|await))\s*$"
+)
+_SENTENCE_ENDS = (".", ",")
 _SIGNS = re.compile(r"(?:,|&&|\|\||[-+|&])\Z")
 _INCREMENT = re.compile(r"(?:\+\+|--)\s*$")
 _PART = re.compile(r"\n(?=[^\s)\]}])")  # line feed before an unindented line: a top-level part begins
 MAX_AFTER_CHARS = 12_000  # a text after the cursor of this length was truncated, perhaps within a top-level part
 NEAR_LINES = 12  # no syntax error is accepted within this distance of the completion
+
+
+class _Reading(NamedTuple):
+    """Parsed code around the cursor."""
+
+    around: syntax.Surroundings
+    max_errors: int  # the lower number of syntax errors, with or without the cursor's line
+    errors_above: Set[tuple[int, int]]  # byte ranges of errors that end above the cursor's line: not the completion's
 
 
 class Soundness:
@@ -33,6 +46,7 @@ class Soundness:
         rest, later = self._after[: len(cursor.rest)], self._after[len(cursor.rest) :]
         closing = [f"{rest}\n{cursor.missing_closers}{later}"] if cursor.missing_closers else []
         self._readings = [cache(partial(self._read, after)) for after in (self._after, *closing)]
+        self._has_grammar = syntax.has_grammar(cursor.language)
 
     @classmethod
     def at(cls, cursor: CursorContext, before: str, after: str, closers: str) -> Callable[[str], bool]:
@@ -49,25 +63,28 @@ class Soundness:
             return False
         if self._python and not self._python.fits(text):
             return False
-        if not syntax.has_grammar(self._cursor.language):
+        if not self._has_grammar:
             return True
         return any(self._parses(read, text) for read in self._readings)
 
-    def _parses(self, read: Callable[[], tuple[syntax.Surroundings, int]], text: str) -> bool:
-        around, max_errors = read()
+    def _parses(self, read: Callable[[], _Reading], text: str) -> bool:
+        around, max_errors, errors_above = read()
         errors = syntax.errors(around.with_text(text))
         first = self._before.count("\n")
         near = range(first - NEAR_LINES, first + text.count("\n") + NEAR_LINES + 1)
-        return len(errors) <= max_errors and not any(error.start_point.row in near for error in errors)
+        return len(errors) <= max_errors and not any(
+            error.start_point.row in near and error.byte_range not in errors_above for error in errors
+        )
 
-    def _read(self, after: str) -> tuple[syntax.Surroundings, int]:
-        """Return the parsed code around the cursor and the lower error count, with or without the cursor's line."""
+    def _read(self, after: str) -> _Reading:
         language, line, rest = self._cursor.language, self._cursor.line, self._cursor.rest
         around = syntax.Surroundings(language, self._before, after)
-        errors = len(syntax.errors(around.tree))
-        if errors and (without := syntax.parse(language, self._before[: -len(line) or None] + after[len(rest) :])):
-            errors = min(errors, len(syntax.errors(without)))
-        return around, errors
+        errors = syntax.errors(around.tree)
+        without = syntax.parse(language, self._before[: -len(line) or None] + after[len(rest) :]) if errors else None
+        errors_without = syntax.errors(without) if without else errors
+        row = self._before.count("\n")
+        above = {error.byte_range for error in (*errors, *errors_without) if error.end_point.row < row}
+        return _Reading(around, min(len(errors), len(errors_without)), above)
 
     def _is_balanced(self, text: str) -> bool:
         """Return whether a completion closes the brackets and strings it opens and does not end with an operator."""
@@ -88,6 +105,7 @@ class Soundness:
                 not _OPERATOR.search(cursor.line + text)
                 or bool(_INCREMENT.search(text))
                 or self._ends_like_line_above(text)
+                or (not self._has_grammar and text.endswith(_SENTENCE_ENDS))
             )
         return True
 

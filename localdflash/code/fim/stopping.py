@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
+from itertools import takewhile
 from typing import Literal
 
 from localdflash.code.fim import clauses
@@ -20,7 +21,7 @@ _LARGER_KIND: Mapping[str, ExtentKind] = {"line": "statement", "statement": "blo
 MAX_LINES = 12  # non-empty lines of a completion
 MAX_EMPTY_LINES = 2  # consecutive
 _WITHIN_WORD = re.compile(r"\w\w")
-_CONTINUES = re.compile(r"(\\|[,+\-*/%=&|^<.?:])$")
+_CONTINUES = re.compile(r"(\\|=>|[,+\-*/%=&|^<.?:])$")
 _INCREMENT = re.compile(r"(\+\+|--)$")
 
 
@@ -37,7 +38,8 @@ class Stopping:
         self._kind = cursor.kind
         self._brackets = deepcopy(cursor.brackets)
         self._outer_open = len(self._brackets.stack)  # minimum number of open brackets since the cursor
-        self._repeats = Repeats(cursor.above, cursor.below)
+        same_block = takewhile(lambda line: indent_of(line) >= cursor.indent, cursor.below)
+        self._repeats = Repeats(cursor.above, [*same_block])
         self._rest = cursor.rest.strip()
         self._text, self._sent = "", 0
         self._min_pair_logprob = 2 * math.log(min_probability) if min_probability > 0 else -math.inf

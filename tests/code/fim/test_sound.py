@@ -64,6 +64,31 @@ def test_javascript(text: str, before: str, after: str, expected: bool) -> None:
     assert sound(text, before, after, "javascript") == expected
 
 
+LOOP = "void f(void) {\n    list_for_each_entry(pos, head, list) {\n        g(pos);\n    }\n    n += "
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "before", "after", "expected"),
+    [
+        ("c", "<stdlib.h>", "#include <stdio.h>\n#include ", "\n", True),
+        ("c", "/* Return the sum. */", "", "\nint f(void);\n", True),
+        ("c", "a >", "x = ", "\n", False),
+        ("c", "1;", LOOP, "\n}\n", True),  # the macro above is an error in the grammar
+        ("python", "...", "class P:\n    def read(self) -> bytes: ", "\n", True),
+        ("python", "zeros(10)", "%matplotlib inline\nimport numpy as np\nx = np.", "\n", True),
+        ("typescript", "Array<string>", "type B = ", "\n", True),
+        ("typescript", "(a) =>", "const f = ", "\n", False),
+        ("html", "<li>b</li>", "", "\n", True),
+        ("markdown", "Two words.", "", "\n", True),
+        ("javascript", "a.", "b = ", "\n", False),
+    ],
+)
+def test_what_looks_like_an_operator_or_is_wrong_above(
+    language: str, text: str, before: str, after: str, expected: bool
+) -> None:
+    assert sound(text, before, after, language) == expected
+
+
 FILE = """import os
 
 

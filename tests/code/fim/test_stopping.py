@@ -54,6 +54,15 @@ CASES = {
         *("python", "a\n", "\nb = 1\nimport sys_again\n", "c = 1\nimport sys_again\n"),
         *("c = 1", "suffix"),
     ),
+    "a line that the next function has too": (
+        *(
+            "python",
+            "def test_get():\n    ",
+            "\n\n\ndef test_put():\n    client = make()\n",
+            "client = make()\n    get()\n",
+        ),
+        *("client = make()\n    get()", ""),
+    ),
     "two lines in turns": (
         *("python", "first = 1\n", "", "second = 2\nthird = 3\nsecond = 2\nthird = 3\n"),
         *("second = 2\nthird = 3", "repeat"),
