@@ -161,11 +161,18 @@ def test_an_ascii_terminal_gets_escapes() -> None:
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, [b"n\\xe9"], b"")
 
 
-@pytest.mark.parametrize("name", ["embedded", "hf:owner/name", "ollama:owner/name:8b"])
-def test_names_of_models_are_not_paths(name: str) -> None:
+@pytest.mark.parametrize(
+    ("pair", "requested"),
+    [
+        ("embedded", "embedded"),
+        ("hf:owner/name", "hf:owner/name"),
+        ("~nobody-has-this-name/m.gguf", os.path.abspath("~nobody-has-this-name/m.gguf")),
+    ],
+)
+def test_paths_of_models_become_absolute(pair: str, requested: str) -> None:
     @click.command()
     @click.pass_context
     def command(ctx: click.Context) -> Any:
-        return requested_engine(ctx, {"pair": name, "drafter": ""})
+        return requested_engine(ctx, {"pair": pair, "drafter": ""})
 
-    assert command.main([], standalone_mode=False).options["pair"] == name
+    assert command.main([], standalone_mode=False).options["pair"] == requested

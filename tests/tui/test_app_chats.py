@@ -85,6 +85,8 @@ async def test_export(tmp_path: Path) -> None:
         await pilot.press("escape")
         await wait_until(pilot, lambda: not app.is_covered)
         assert (tmp_path / "a.md").read_text() == "mine"
+        await command(pilot, "/export ~nobody-has-this-name/a.md")
+        await wait_until(pilot, lambda: "nobody-has-this-name" in screen_text(app))
         await command(pilot, "/export nowhere/a.md")
         await wait_until(pilot, lambda: "nowhere" in screen_text(app))
 

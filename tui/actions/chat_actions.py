@@ -1,6 +1,6 @@
 """Commands that start, open, rename, fork, export and delete chats."""
 
-from pathlib import Path
+import os
 
 from textual import on
 
@@ -106,7 +106,7 @@ class ChatActions(ChatAppBase):
             path = await self.show_dialog(TextDialog("Write this chat to (.md or .json)", proposed)) or ""
         if not path.strip():
             return
-        file = self.start.folder / Path(path.strip()).expanduser()
+        file = self.start.folder / os.path.expanduser(path.strip())
         if file.suffix not in (".md", ".json"):
             self.show_error(f"{file}: the name must end in .md or .json")
             return
