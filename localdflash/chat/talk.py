@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.chat.acceptance import Acceptance
+from localdflash.chat.chat_listing import SessionInfo, make_title
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.chat.saving import Chat, Saver
@@ -26,7 +27,10 @@ OnPiece = Callable[[str, StepRecord | None], None]
 
 
 class Talk:
-    """Conversation, stored in the database `chats`. If that is None: in memory if `allow_in_memory`, else nowhere."""
+    """Conversation, stored in the database `chats`. If that is None: in memory if `allow_in_memory`, else nowhere.
+
+    See `Saver` for `notify` and `say`.
+    """
 
     def __init__(
         self,
@@ -34,13 +38,14 @@ class Talk:
         chats: Path | None,
         folder: str,
         notify: Callable[[str], None],
+        say: Callable[[str], None] | None = None,
         *,
         allow_in_memory: bool = True,
     ) -> None:
         self.answerer, self.folder = answerer, folder
         self.settings = ChatSettings()
         self.project = ""  # the project's instructions; "": not sent
-        self._chat, self._saver = Chat(), Saver(chats, folder, notify, allow_in_memory=allow_in_memory)
+        self._chat, self._saver = Chat(), Saver(chats, folder, notify, say, allow_in_memory=allow_in_memory)
         self.run_in_store = self._saver.run_in_store
         self.dropped = 0  # number of leading messages that are not sent, because the context is full
         self.summary = ""  # summary that is sent instead of the dropped messages
@@ -119,6 +124,14 @@ class Talk:
         self._saver.forget(chat_id)
         if chat_id == self.chat_id:
             self.start_new_chat()
+
+    async def info(self) -> SessionInfo:
+        """Return the list entry of this chat, with id 0 if the chat is not stored."""
+        if (chat_id := self.chat_id) is not None:
+            return await self.run_in_store(lambda store: store.info(chat_id))
+        first, last = self.messages[0], self.messages[-1]
+        facts = (make_title(first), self.folder, self._chat.model, self.system, first.created, last.created)
+        return SessionInfo(0, *facts, messages=len(self.messages), excerpt="")
 
     def add_user_message(self, text: str, attachments: Sequence[Attachment] = ()) -> Message:
         """Append a user message without requesting an answer."""
