@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from localdflash.base.errors import LocaldflashError, UsageError
+from localdflash.base.errors import LocaldflashError, StoreError, UsageError
 from localdflash.chat.acceptance import Acceptance
 from localdflash.chat.chat_listing import SessionInfo, make_title
 from localdflash.chat.messages import Attachment, Message, StepRecord
@@ -116,14 +116,15 @@ class Talk:
         messages = [replace(m, finish="cancelled") if m.role == "assistant" and not m.finish else m for m in branch]
         self._chat = Chat(messages, chat_id, system, stored={message.id: message for message in messages})
 
-    async def delete(self, chat_id: int) -> None:
-        """Delete a chat; if this is the shown chat, start a new one."""
+    async def delete(self, chat_id: int) -> StoreError | None:
+        """Delete a chat; if this is the shown chat, start a new one. See `ChatStore.delete` for the result."""
         if chat_id == self.chat_id:
             await self.stop_and_wait()
-        await self.run_in_store(lambda store: store.delete(chat_id))
+        error = await self.run_in_store(lambda store: store.delete(chat_id))
         self._saver.forget(chat_id)
         if chat_id == self.chat_id:
             self.start_new_chat()
+        return error
 
     async def info(self) -> SessionInfo:
         """Return the list entry of this chat, with id 0 if the chat is not stored."""

@@ -140,10 +140,13 @@ class ChatActions(ChatAppBase):
         if not await self.confirm("Delete this chat?", lines, "Delete"):
             return
         is_shown = chat_id == self.talk.chat_id
-        await self.talk.delete(chat_id)
-        self.say("deleted")
+        error = await self.talk.delete(chat_id)
         if is_shown:
             self.show_chat()
+        if error:
+            self.show_error(f"deleted, but not erased from the file {error}")
+        else:
+            self.say("deleted")
 
     @on(Transcript.ActionRequest)
     def _run_requested(self, event: Transcript.ActionRequest) -> None:
