@@ -187,15 +187,15 @@ class Talk:
         return branch is not None
 
     async def fork(self, number: int | None) -> None:
-        """Continue in a new chat with the messages up to and including `number` (from 1); None means all."""
+        """Continue in a new chat with the stored messages up to and including `number` (from 1); None means all."""
         await self.save()
-        chat_id = self.chat_id
-        if chat_id is None:
-            raise UsageError("there is nothing to fork yet")
-        last = len(self.messages) if number is None else number
-        if not 1 <= last <= len(self.messages):
+        if number is not None and not 1 <= number <= len(self.messages):
             raise UsageError(f"there is no message {number}: this chat has {len(self.messages)}")
-        await self.open(await self.run_in_store(lambda store: store.fork(chat_id, self.messages[last - 1].id)))
+        stored = [message.id for message in self.messages[:number] if message.id]
+        chat_id = self.chat_id
+        if chat_id is None or not stored:
+            raise UsageError("there is nothing to fork yet")
+        await self.open(await self.run_in_store(lambda store: store.fork(chat_id, stored[-1])))
 
     async def answer(
         self, on_piece: OnPiece, on_restart: Callable[[], None], *, continue_last: bool = False

@@ -104,6 +104,17 @@ async def test_fork_keeps_the_original_chat() -> None:
                 await talk.fork(number)
 
 
+@pytest.mark.parametrize("number", [None, 3])
+async def test_fork_leaves_out_a_question_without_an_answer(number: int | None) -> None:
+    async with open_talk(*ANSWER) as (talk, answerer, _notices):
+        await exchange(talk)
+        answerer.script = [ContextOverflow("the prompt is too long")]
+        with pytest.raises(ContextOverflow):
+            await exchange(talk, "and then?")
+        await talk.fork(number)
+        assert [message.text for message in talk.messages] == ["why?", "It is."]
+
+
 async def test_empty_chat_refuses_retry_edit_and_fork() -> None:
     async with open_talk() as (talk, _answerer, _notices):
         for remove in (talk.remove_answer, talk.remove_user_message):
