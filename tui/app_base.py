@@ -76,7 +76,7 @@ class ChatAppBase(App[int]):
     def __init__(self, start: ChatStart) -> None:
         super().__init__()
         self.start = start
-        self.talk = Talk(Answerer(start.source, self.say), start.chats, str(start.folder), self.show_error)
+        self.talk = Talk(Answerer(start.source, self.say), start.chats, str(start.folder), self.show_error, self.say)
         self.talk.settings, self.talk.system = start.settings, start.system
         self.files = AttachableFiles(start.folder, self.say_from_thread)
         self.history = History(history_file() if start.chats else None, self.say_from_thread)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from localdflash.base.convert import convert
 from localdflash.base.errors import ModelError, UsageError
+from localdflash.base.files.typed_paths import absolute_path
 from localdflash.models.registry.pair_entry import DrafterSource, PairEntry
 from localdflash.models.registry.safe_names import Repository
 from localdflash.models.shapes.dflash_file import config_of_file
@@ -144,8 +145,8 @@ def _target(pair: PairEntry, options: ExportOptions, server: str, drafter: Draft
             f"{server} does not run the GGUF target of {pair.id!r}; give its unquantized, AWQ or GPTQ repository with"
             " --target"
         )
-    if options.target and (folder := Path(options.target).expanduser()).is_dir():
-        return str(folder.absolute())
+    if options.target and (folder := absolute_path(options.target)).is_dir():
+        return str(folder)
     return str(convert(options.target, Repository, f"--target {options.target!r}, not a folder", error=UsageError))
 
 

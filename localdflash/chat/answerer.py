@@ -15,6 +15,7 @@ from localdflash.base.errors import (
     ModelError,
     NoLoadedModel,
 )
+from localdflash.base.files.typed_paths import absolute_pair
 from localdflash.chat.answer_sources import NamedServer, ServerSource, run_in_thread
 from localdflash.chat.messages import Finish, Message, StepRecord
 from localdflash.chat.request_fields import localdflash_fields, openai_fields, template_fields, wire_messages
@@ -258,12 +259,12 @@ class Answerer:
         return count
 
     async def load(self, pair: str) -> ServerInfo:
-        """Load another pair for this chat; if that fails, the chat keeps its pair. Cancelling stops the wait."""
+        """Load another pair, by id or path; if that fails, the chat keeps its pair. Cancelling stops the wait."""
         await self.ready()
         if isinstance(self._source, NamedServer):
             return await self._select_model(self._source, pair)
         self._set_stage("loading")
-        body = {"pair": pair, "role": "chat"}
+        body = {"pair": absolute_pair(pair), "role": "chat"}
         try:
             try:
                 status = await self._post_with_retry("/load", {**body, "others": "refuse"})

@@ -29,12 +29,21 @@ class Chat:
 
 
 class Saver:
-    """Writer of chats to the database `path`. If `path` is None: to memory if `allow_in_memory`, else nowhere."""
+    """Writer of chats to the database `path`. If `path` is None: to memory if `allow_in_memory`, else nowhere.
+
+    `notify` receives problems; `say`, by default `notify`, receives the end of a problem.
+    """
 
     def __init__(
-        self, path: Path | None, folder: str, notify: Callable[[str], None], *, allow_in_memory: bool = True
+        self,
+        path: Path | None,
+        folder: str,
+        notify: Callable[[str], None],
+        say: Callable[[str], None] | None = None,
+        *,
+        allow_in_memory: bool = True,
     ) -> None:
-        self._path, self._folder, self._notify = path, folder, notify
+        self._path, self._folder, self._notify, self._say = path, folder, notify, say or notify
         self._is_enabled = path is not None or allow_in_memory
         self._store: ChatStore | None = None
         self._disk = ThreadPoolExecutor(1, "chats")
@@ -85,7 +94,7 @@ class Saver:
                         self._notify(f"not saved: {error}; saving is retried with each new message")
             self.unsaved = failed
             if before and not failed:
-                self._notify("saving works again; all messages are saved")
+                self._say("saving works again; all messages are saved")
 
     async def _save_again_if_lost(self, chat: Chat) -> None:
         """Store a chat; if it is no longer in the database, store all its messages as a new chat."""

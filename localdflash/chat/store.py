@@ -166,8 +166,11 @@ class ChatStore:
                 _set_head(database, copy, parent)
             return copy
 
-    def delete(self, session: int) -> None:
-        """Delete the chat, and erase its text from the file, the search indexes and the WAL. Takes 1 s per 100 MB."""
+    def delete(self, session: int) -> StoreError | None:
+        """Delete the chat, and erase its text from the file, the search indexes and the WAL. Takes 1 s per 100 MB.
+
+        If the chat was deleted but its text could not be erased, return the error.
+        """
         with self._database.writing() as database:
             _head(database, session)
             database.execute("UPDATE sessions SET head = NULL WHERE id = ?", (session,))
@@ -175,9 +178,13 @@ class ChatStore:
             database.execute("DELETE FROM sessions WHERE id = ?", (session,))
             for index in SEARCH_INDEXES:  # FTS5 keeps deleted words until it merges an index
                 database.execute(f"INSERT INTO {index} ({index}) VALUES ('optimize')")
-        with self._database.reading() as database:
-            database.execute("VACUUM")  # even with `secure_delete`, pages may hold copies of moved cells
-            database.execute("PRAGMA wal_checkpoint (TRUNCATE)").fetchall()
+        try:
+            with self._database.reading() as database:
+                database.execute("VACUUM")  # even with `secure_delete`, pages may hold copies of moved cells
+                database.execute("PRAGMA wal_checkpoint (TRUNCATE)").fetchall()
+        except StoreError as error:
+            return error
+        return None
 
 
 def _head(database: Connection, session: int) -> int | None:

@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from localdflash.base.errors import LocaldflashError, UsageError
+from localdflash.base.errors import LocaldflashError, StoreError, UsageError
 from localdflash.chat.acceptance import Acceptance
+from localdflash.chat.chat_listing import SessionInfo, make_title
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.chat.saving import Chat, Saver
@@ -26,7 +27,10 @@ OnPiece = Callable[[str, StepRecord | None], None]
 
 
 class Talk:
-    """Conversation, stored in the database `chats`. If that is None: in memory if `allow_in_memory`, else nowhere."""
+    """Conversation, stored in the database `chats`. If that is None: in memory if `allow_in_memory`, else nowhere.
+
+    See `Saver` for `notify` and `say`.
+    """
 
     def __init__(
         self,
@@ -34,13 +38,14 @@ class Talk:
         chats: Path | None,
         folder: str,
         notify: Callable[[str], None],
+        say: Callable[[str], None] | None = None,
         *,
         allow_in_memory: bool = True,
     ) -> None:
         self.answerer, self.folder = answerer, folder
         self.settings = ChatSettings()
         self.project = ""  # the project's instructions; "": not sent
-        self._chat, self._saver = Chat(), Saver(chats, folder, notify, allow_in_memory=allow_in_memory)
+        self._chat, self._saver = Chat(), Saver(chats, folder, notify, say, allow_in_memory=allow_in_memory)
         self.run_in_store = self._saver.run_in_store
         self.dropped = 0  # number of leading messages that are not sent, because the context is full
         self.summary = ""  # summary that is sent instead of the dropped messages
@@ -111,14 +116,23 @@ class Talk:
         messages = [replace(m, finish="cancelled") if m.role == "assistant" and not m.finish else m for m in branch]
         self._chat = Chat(messages, chat_id, system, stored={message.id: message for message in messages})
 
-    async def delete(self, chat_id: int) -> None:
-        """Delete a chat; if this is the shown chat, start a new one."""
+    async def delete(self, chat_id: int) -> StoreError | None:
+        """Delete a chat; if this is the shown chat, start a new one. See `ChatStore.delete` for the result."""
         if chat_id == self.chat_id:
             await self.stop_and_wait()
-        await self.run_in_store(lambda store: store.delete(chat_id))
+        error = await self.run_in_store(lambda store: store.delete(chat_id))
         self._saver.forget(chat_id)
         if chat_id == self.chat_id:
             self.start_new_chat()
+        return error
+
+    async def info(self) -> SessionInfo:
+        """Return the list entry of this chat, with id 0 if the chat is not stored."""
+        if (chat_id := self.chat_id) is not None:
+            return await self.run_in_store(lambda store: store.info(chat_id))
+        first, last = self.messages[0], self.messages[-1]
+        facts = (make_title(first), self.folder, self._chat.model, self.system, first.created, last.created)
+        return SessionInfo(0, *facts, messages=len(self.messages), excerpt="")
 
     def add_user_message(self, text: str, attachments: Sequence[Attachment] = ()) -> Message:
         """Append a user message without requesting an answer."""
@@ -173,15 +187,15 @@ class Talk:
         return branch is not None
 
     async def fork(self, number: int | None) -> None:
-        """Continue in a new chat with the messages up to and including `number` (from 1); None means all."""
+        """Continue in a new chat with the stored messages up to and including `number` (from 1); None means all."""
         await self.save()
-        chat_id = self.chat_id
-        if chat_id is None:
-            raise UsageError("there is nothing to fork yet")
-        last = len(self.messages) if number is None else number
-        if not 1 <= last <= len(self.messages):
+        if number is not None and not 1 <= number <= len(self.messages):
             raise UsageError(f"there is no message {number}: this chat has {len(self.messages)}")
-        await self.open(await self.run_in_store(lambda store: store.fork(chat_id, self.messages[last - 1].id)))
+        stored = [message.id for message in self.messages[:number] if message.id]
+        chat_id = self.chat_id
+        if chat_id is None or not stored:
+            raise UsageError("there is nothing to fork yet")
+        await self.open(await self.run_in_store(lambda store: store.fork(chat_id, stored[-1])))
 
     async def answer(
         self, on_piece: OnPiece, on_restart: Callable[[], None], *, continue_last: bool = False

@@ -20,6 +20,7 @@ from localdflash.base.errors import LocaldflashError, OutOfMemory
 from localdflash.text.sanitize import printable
 
 INTERRUPTED = 130
+_WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)  # of stdout, if no file is named
 COMPLETION_VARIABLE = "_LOCALDFLASH_COMPLETE"  # set by the shell when it completes a command line
 # How often an idle llama.cpp thread spins before it sleeps. With libgomp's default of 300 000, a step loses whole time
 # slices if another program needs the processor (docs/log/2026-11-21-daemon-latency.md).
@@ -122,7 +123,23 @@ def _explain(error: BaseException) -> tuple[str, int]:
         case MemoryError():
             return "out of memory; close other programs or use a smaller pair or context", OutOfMemory.exit_code
         case OSError(errno=int()):
-            problem = "disk full while writing" if error.errno == errno.ENOSPC else f"{error.strerror}:"
-            return f"{problem} {error.filename or 'the output'}", 1
+            return _explain_os_error(error), 1
         case _:
             return f"internal error: {type(error).__name__}: {error}; run with --debug for the traceback", 1
+
+
+def _explain_os_error(error: OSError) -> str:
+    if error.errno == errno.ENOENT and not error.filename and not _has_current_folder():
+        return "the current folder no longer exists; change to another folder"
+    subject = error.filename or ("the output" if error.errno in _WRITE_ERRORS else "")
+    if error.errno == errno.ENOSPC:
+        return f"disk full while writing {subject}"
+    return f"{error.strerror}: {subject}" if subject else str(error.strerror)
+
+
+def _has_current_folder() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True

@@ -10,6 +10,7 @@ import click
 
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.base.files import paths
+from localdflash.base.files.typed_paths import absolute_path
 from localdflash.cli.options import completion_pair_options, given_options, requested_engine
 from localdflash.models.config import load_config
 
@@ -61,7 +62,7 @@ def _unix(path: Path) -> "Iterator[socket.socket]":
 
     if not unix_socket.IS_SUPPORTED:
         raise UsageError("--socket: Windows has no Unix sockets; use --port")
-    path = path.expanduser().absolute()
+    path = absolute_path(str(path))
     if len(os.fsencode(path)) >= paths.SOCKET_LIMIT:
         raise UsageError(f"--socket {path}: a socket's path must be shorter than {paths.SOCKET_LIMIT} bytes")
     if os.path.lexists(path) and not path.is_socket():

@@ -1,14 +1,13 @@
 """Command-line options that several commands share."""
 
-import os
 from collections.abc import Callable
 from functools import reduce
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
+from localdflash.base.files.typed_paths import absolute_pair, absolute_spec
 from localdflash.cli import shell_completion
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.models.backend_names import BACKENDS, ROWS_MODES
@@ -125,32 +124,21 @@ def take_sampling(options: dict[str, Any]) -> dict[str, Any]:
 
 def requested_engine(ctx: click.Context, options: dict[str, Any], role: PairRole | None = None) -> EngineSpec:
     """Return the daemon that pair options request. A running daemon must have the options that the user gave."""
-    options = {**options, "drafter": _absolute_path(options["drafter"])}
+    options = {**options, "drafter": absolute_spec(options["drafter"])}
     if options["pair"] is None:
         del options["pair"]
     else:
-        options["pair"] = _absolute_pair(options["pair"])
+        options["pair"] = absolute_pair(options["pair"])
     default = defaults.chat_pair if role == "chat" else defaults.completion_pair
     return EngineSpec(
         options,
         given_options(ctx, options),
         load_config().server.idle_minutes,
         role,
-        lambda: _absolute_pair(default(load_config())),
+        lambda: absolute_pair(default(load_config())),
     )
 
 
 def given_options(ctx: click.Context, options: dict[str, Any]) -> set[str]:
     """Return the names of the options that were given on the command line."""
     return {name for name in options if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
-
-
-def _absolute_pair(pair: str) -> str:
-    """Return a pair's id, or its absolute path, because the daemon runs in another folder."""
-    is_path = pair.endswith((".gguf", ".safetensors")) or "/" in pair or os.sep in pair
-    return _absolute_path(pair) if is_path else pair
-
-
-def _absolute_path(path: str) -> str:
-    """Return an absolute path; return "", `hf:` and `ollama:` names unchanged."""
-    return path if not path or path.startswith(("hf:", "ollama:")) else str(Path(path).expanduser().absolute())

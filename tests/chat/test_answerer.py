@@ -173,6 +173,15 @@ async def test_unloaded_model_is_loaded_again(path: Path, code: str, has_begun: 
         assert [request["model"] for request in script.requests] == ["scripted", "scripted", "other"]
 
 
+async def test_relative_path_of_a_model_is_sent_as_absolute_path(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(path.parent)
+    script = ScriptedServer()
+    async with serve_script(script, path) as source, open_answerer(source) as answerer:
+        await answerer.load("models/m.gguf")
+    expected = str(path.parent / "models" / "m.gguf")
+    assert script.others[-1] == ("/load", {"pair": expected, "role": "chat", "others": "refuse"})
+
+
 @pytest.mark.parametrize(
     "reply",
     [

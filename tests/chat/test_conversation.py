@@ -1,5 +1,6 @@
 """Conversations: answers, versions, forks, and their storage."""
 
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -103,6 +104,17 @@ async def test_fork_keeps_the_original_chat() -> None:
                 await talk.fork(number)
 
 
+@pytest.mark.parametrize("number", [None, 3])
+async def test_fork_leaves_out_a_question_without_an_answer(number: int | None) -> None:
+    async with open_talk(*ANSWER) as (talk, answerer, _notices):
+        await exchange(talk)
+        answerer.script = [ContextOverflow("the prompt is too long")]
+        with pytest.raises(ContextOverflow):
+            await exchange(talk, "and then?")
+        await talk.fork(number)
+        assert [message.text for message in talk.messages] == ["why?", "It is."]
+
+
 async def test_empty_chat_refuses_retry_edit_and_fork() -> None:
     async with open_talk() as (talk, _answerer, _notices):
         for remove in (talk.remove_answer, talk.remove_user_message):
@@ -124,6 +136,34 @@ async def test_chat_deleted_elsewhere_is_stored_again() -> None:
         assert len(talk.messages) == 4
     (line,) = notices
     assert line.endswith("it was deleted; this chat is saved as a new one")
+
+
+class _DiskFullForVacuum:
+    """Database connection that has no room for VACUUM."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+        if statement == "VACUUM":
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
+        return self._connection.execute(statement, *values)
+
+
+async def test_deleted_chat_that_cannot_be_erased_is_not_stored_again() -> None:
+    async with open_talk(*ANSWER) as (talk, _answerer, _notices):
+        await exchange(talk)
+        assert talk.chat_id is not None
+        database: Any = await talk.run_in_store(lambda store: store._database)
+        connection, database._connection = database._connection, _DiskFullForVacuum(database._connection)
+        error = await talk.delete(talk.chat_id)
+        database._connection = connection
+        assert str(error) == "chats: the disk is full; free some space"
+        assert talk.messages == []
+        await exchange(talk, "and then?")
+        assert await all_texts(talk) == [["and then?", "It is."]]
 
 
 async def all_texts(talk: Talk) -> list[list[str]]:

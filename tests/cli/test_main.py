@@ -5,6 +5,7 @@ import importlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -88,6 +89,8 @@ def test_a_client_of_the_daemon_imports_no_heavy_library_and_help_no_command() -
         (OSError(errno.ENOSPC, "No space left on device", "/x/y"), 1, "/x/y"),
         (OSError(errno.ENOSPC, "No space left on device"), 1, "output"),
         (PermissionError(errno.EACCES, "Permission denied", "/x"), 1, "Permission denied"),
+        (OSError(errno.EIO, "Input/output error"), 1, "localdflash: Input/output error: the output\n"),
+        (FileNotFoundError(errno.ENOENT, "No such file"), 1, "localdflash: No such file\n"),
         (click.UsageError("bad things."), 2, "bad things; see `localdflash doctor --help`"),
         (ValueError("odd"), 1, "ValueError: odd"),
         (LocaldflashError("two\nlines \x1b[31m\udcff"), 1, "two\\nlines \\x1b[31m\\udcff"),
@@ -105,6 +108,18 @@ def test_every_failure_is_one_line_and_a_code(
     assert message in err
     assert err.count("\n") <= 1
     assert err.startswith("localdflash: ") or err.strip() == message
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the folder of a process cannot be deleted")
+def test_deleted_current_folder_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failing: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    failing(FileNotFoundError(errno.ENOENT, "No such file or directory"))  # of `os.getcwd`
+    assert main(["doctor"]) == 1
+    assert capsys.readouterr().err == "localdflash: the current folder no longer exists; change to another folder\n"
 
 
 def test_debug_adds_the_traceback(failing: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,11 +176,18 @@ def test_an_ascii_terminal_gets_escapes() -> None:
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, [b"n\\xe9"], b"")
 
 
-@pytest.mark.parametrize("name", ["embedded", "hf:owner/name", "ollama:owner/name:8b"])
-def test_names_of_models_are_not_paths(name: str) -> None:
+@pytest.mark.parametrize(
+    ("pair", "requested"),
+    [
+        ("embedded", "embedded"),
+        ("hf:owner/name", "hf:owner/name"),
+        ("~nobody-has-this-name/m.gguf", os.path.abspath("~nobody-has-this-name/m.gguf")),
+    ],
+)
+def test_paths_of_models_become_absolute(pair: str, requested: str) -> None:
     @click.command()
     @click.pass_context
     def command(ctx: click.Context) -> Any:
-        return requested_engine(ctx, {"pair": name, "drafter": ""})
+        return requested_engine(ctx, {"pair": pair, "drafter": ""})
 
-    assert command.main([], standalone_mode=False).options["pair"] == name
+    assert command.main([], standalone_mode=False).options["pair"] == requested

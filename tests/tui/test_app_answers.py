@@ -76,6 +76,22 @@ async def test_retry_and_versions() -> None:
         await wait_until(pilot, lambda: "no earlier version" in screen_text(app))
 
 
+@pytest.mark.parametrize("error", [NoDevice("no driver"), ContextOverflow("too long")])
+@pytest.mark.parametrize(("keys", "prompt"), [(["ctrl+r"], ""), (["up", "!", "enter"], "why?!")])
+async def test_failed_retry_or_edit_keeps_the_previous_answer(keys: list[str], prompt: str, error: Exception) -> None:
+    async with chat() as (pilot, app, answerer):
+        await ask_and_wait(pilot)
+        messages = list(app.talk.messages)
+        answerer.script = [error]
+        for key in keys:
+            await pilot.press(key)
+            await pilot.pause()
+        await wait_until(pilot, lambda: f"{error}; the previous answer is kept" in screen_text(app))
+        assert app.talk.messages == messages
+        assert "It is." in screen_text(app)
+        assert app.prompt.text == prompt
+
+
 async def test_message_sent_during_an_answer_is_queued() -> None:
     async with chat(AnswerPiece("It ", STEP), None) as (pilot, app, answerer):
         await type_and_send(pilot, "why?")

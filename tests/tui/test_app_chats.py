@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+import pytest
 from textual.pilot import Pilot
 
+from localdflash.base.errors import StoreError
 from localdflash.chat.store import ChatStore
 from localdflash.tui.app_base import LATEST
 from localdflash.tui.chat_app import ChatApp
@@ -85,8 +87,29 @@ async def test_export(tmp_path: Path) -> None:
         await pilot.press("escape")
         await wait_until(pilot, lambda: not app.is_covered)
         assert (tmp_path / "a.md").read_text() == "mine"
+        await command(pilot, "/export ~nobody-has-this-name/a.md")
+        await wait_until(pilot, lambda: "nobody-has-this-name" in screen_text(app))
         await command(pilot, "/export nowhere/a.md")
         await wait_until(pilot, lambda: "nowhere" in screen_text(app))
+
+
+async def test_chat_that_cannot_be_saved_is_exported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise StoreError("chats.db: the disk is full")
+
+    async with chat(folder=tmp_path) as (pilot, app, _answerer):
+        with monkeypatch.context() as full_disk:
+            full_disk.setattr(ChatStore, "__init__", fail)
+            await ask_and_wait(pilot)
+            await command(pilot, "/export a.md")
+            await wait_until(pilot, (tmp_path / "a.md").exists)
+            assert "It is." in (tmp_path / "a.md").read_text()
+            await command(pilot, "/rename new")
+            await wait_until(pilot, lambda: "✗ this chat is not saved" in screen_text(app))
+        await command(pilot, "/export b.json")
+        await wait_until(pilot, (tmp_path / "b.json").exists)
+        assert "✗ saving works again" not in screen_text(app)
+        assert "saving works again" in screen_text(app)
 
 
 async def test_delete() -> None:

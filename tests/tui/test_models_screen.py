@@ -86,6 +86,7 @@ def open_picker(
         (["down", "down", "enter"], ["qwen3-8b"]),
         (["pagedown", "enter"], []),
         ([*"zzz", "enter"], []),
+        ([*"~nobody-has-this-name/", "enter"], []),
         ([*NAME, "enter"], [NAME]),
     ],
 )

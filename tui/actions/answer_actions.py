@@ -21,23 +21,24 @@ from localdflash.tui.prompt_field import Prompt
 
 RESERVE_DIVISOR = 4  # 1/4 of the context is reserved for the answer when messages are dropped
 READ_AHEAD_SECONDS = 0.3  # interval of prefills of the message being typed
+PREVIOUS_KEPT = "the previous answer is kept"
 TypedMessage = tuple[str, tuple[Attachment, ...]]  # text and attachments in the prompt
 
 
 @dataclass(frozen=True)
-class _EditUndo:
-    """State to restore if an edit of the last message is cancelled: the messages removed from the chat."""
+class _Undo:
+    """State to restore if a retry fails, or an edit fails or is cancelled: the messages removed from the chat."""
 
     chat: list[Message]
     length: int  # number of messages of the chat without the removed ones
     removed: list[Message]
-    dropped: int  # value of `Talk.dropped` before the edit
+    dropped: int  # value of `Talk.dropped` before the removal
 
 
 class AnswerActions(ChatAppBase):
     """Mixin with the commands that send messages and stop, retry, edit and continue answers."""
 
-    _edit_undo: _EditUndo | None = None
+    _edit_undo: _Undo | None = None
     _read_ahead_worker: Worker[None] | None = None
     _prefilled = ""  # text of the last prefill
     _shell_worker: Worker[None] | None = None
@@ -93,8 +94,9 @@ class AnswerActions(ChatAppBase):
             if self.talk.is_answering:
                 self.say("your message is sent when this answer is done; Esc stops the answer")
             return
+        undo = self._edit_undo if self.is_editing else None
         self.add(self.talk.add_user_message(text, attachments))
-        self.begin_answer()
+        self.begin_answer(undo=undo)
 
     def add(self, message: Message) -> None:
         """Append a message to the transcript."""
@@ -102,8 +104,11 @@ class AnswerActions(ChatAppBase):
         self.transcript.add(message)
 
     @in_background
-    async def begin_answer(self, *, continue_last: bool = False) -> None:
-        """Generate an answer to the last message, or continue the last answer (`continue_last`)."""
+    async def begin_answer(self, *, continue_last: bool = False, undo: _Undo | None = None) -> None:
+        """Generate an answer to the last message, or continue the last answer (`continue_last`).
+
+        `undo`: state to restore if a retry or an edit fails before any text was received.
+        """
         if self.talk.is_answering:
             return
         self.errors.clear()
@@ -114,12 +119,15 @@ class AnswerActions(ChatAppBase):
             answer = await self.talk.answer(self.transcript.feed, self._restart_answer, continue_last=continue_last)
         except ContextOverflow as error:
             self._restore_chat()
-            await self._offer_to_drop_messages(error, continue_last)
+            await self._offer_to_drop_messages(error, continue_last, undo)
             return
         except LocaldflashError as error:
-            self._restore_chat()
-            self.show_error(f"{error}; Ctrl+R retries" + (", Ctrl+G continues" if self._ends_with_answer() else ""))
+            hint = "Ctrl+R retries" + (", Ctrl+G continues" if self._ends_with_answer() else "")
             self.send_queued(stopped=True)
+            if self._restore_messages(undo):
+                hint = PREVIOUS_KEPT
+            self._restore_chat()
+            self.show_error(f"{error}; {hint}")
             return
         finally:
             self.refresh_status()
@@ -137,6 +145,21 @@ class AnswerActions(ChatAppBase):
         for line in errors:
             self.show_error(line)
 
+    def _restore_messages(self, undo: _Undo | None) -> bool:
+        """Restore the messages that a failed retry or edit removed, and return an edited message to the prompt.
+
+        Return False if no message was removed, or if the new answer has begun.
+        """
+        talk = self.talk
+        if undo is None or not undo.removed or undo.chat is not talk.messages or self._ends_with_answer():
+            return False
+        edited = talk.messages[undo.length :]  # empty for a retry
+        talk.messages[undo.length :] = undo.removed
+        talk.dropped = max(talk.dropped, undo.dropped)
+        for message in edited:
+            self.prompt.put_back(message.text, message.attachments)
+        return True
+
     def _restart_answer(self) -> None:
         self.transcript.replace_last(self.talk.messages[-1])
 
@@ -150,7 +173,7 @@ class AnswerActions(ChatAppBase):
         if self.queued:
             self.ask(*self.queued.pop(0))
 
-    async def _offer_to_drop_messages(self, error: ContextOverflow, continue_last: bool) -> None:
+    async def _offer_to_drop_messages(self, error: ContextOverflow, continue_last: bool, undo: _Undo | None) -> None:
         """Ask the user whether to drop or summarise the oldest messages, because the context is full."""
         from localdflash.chat.context_fitting import plan_fit
         from localdflash.tui.screens.questions import Option, QuestionDialog
@@ -167,10 +190,11 @@ class AnswerActions(ChatAppBase):
             )
         except LocaldflashError as reason:
             filled = continue_last and isinstance(reason, ContextOverflow)
-            self._return_question("question and answer fill the context" if filled else str(reason), continue_last)
+            problem = "question and answer fill the context" if filled else str(reason)
+            self._return_question(problem, continue_last, undo)
             return
         if not fit.dropped:
-            self._return_question(str(error), continue_last)
+            self._return_question(str(error), continue_last, undo)
             return
         lines = [
             f"{error}.",
@@ -184,14 +208,14 @@ class AnswerActions(ChatAppBase):
                 talk.dropped += fit.dropped
                 talk.context_tokens = fit.tokens
                 self.say(f"{talk.dropped} messages at the top are no longer sent: the context is full")
-                self.begin_answer(continue_last=continue_last)
+                self.begin_answer(continue_last=continue_last, undo=undo)
             case "s":
                 if problem := await self._summarise_oldest(sent):
-                    self._return_question(problem, continue_last)
+                    self._return_question(problem, continue_last, undo)
                 else:
-                    self.begin_answer(continue_last=continue_last)
+                    self.begin_answer(continue_last=continue_last, undo=undo)
             case _:
-                self._return_question("not sent", continue_last)
+                self._return_question("not sent", continue_last, undo)
 
     async def _summarise_oldest(self, sent: Sequence[Message]) -> str:
         """Replace the oldest of the sent messages by a summary; return the reason if that fails, else ""."""
@@ -222,17 +246,23 @@ class AnswerActions(ChatAppBase):
         self.say(f"a summary is sent instead of the {talk.dropped} messages at the top")
         return ""
 
-    def _return_question(self, reason: str, continue_last: bool) -> None:
-        """Return the unanswered question to the prompt; a partial answer that cannot continue stays unchanged."""
+    def _return_question(self, reason: str, continue_last: bool, undo: _Undo | None) -> None:
+        """Return the unanswered question to the prompt, and restore the messages before a retry or an edit.
+
+        A partial answer that cannot continue stays unchanged.
+        """
         if continue_last:
             self.show_error(f"the answer cannot continue: {reason}")
             self.send_queued(stopped=True)
             return
-        question = self.talk.remove_user_message()
-        self.show_chat()
         self.send_queued(stopped=True)
-        self.prompt.put_back(question.text, question.attachments)
-        self.show_error(f"{reason}; your message is back in the prompt")
+        notice = PREVIOUS_KEPT
+        if not self._restore_messages(undo):
+            question = self.talk.remove_user_message()
+            self.prompt.put_back(question.text, question.attachments)
+            notice = "your message is back in the prompt"
+        self.show_chat()
+        self.show_error(f"{reason}; {notice}")
 
     def action_stop(self) -> None:
         """Stop the answer, or cancel the edit of a message."""
@@ -248,15 +278,17 @@ class AnswerActions(ChatAppBase):
     @in_background
     async def _ask_again(self, *, keep_question: bool) -> None:
         await self.talk.stop_and_wait()
-        if keep_question:
-            self.talk.remove_answer()
-            self.show_chat()
-            self.begin_answer()
-            return
         talk, before, dropped = self.talk, list(self.talk.messages), self.talk.dropped
-        question = talk.remove_user_message()
-        self._edit_undo = _EditUndo(talk.messages, len(talk.messages), before[len(talk.messages) :], dropped)
+        if keep_question:
+            talk.remove_answer()
+        else:
+            question = talk.remove_user_message()
+        undo = _Undo(talk.messages, len(talk.messages), before[len(talk.messages) :], dropped)
         self.show_chat()
+        if keep_question:
+            self.begin_answer(undo=undo)
+            return
+        self._edit_undo = undo
         self.say("Enter asks again; Esc leaves the chat as it was")
         self.prompt.put_back(question.text, question.attachments)
         self.prompt.focus()

@@ -1,6 +1,7 @@
 """Commands that start, open, rename, fork, export and delete chats."""
 
-from pathlib import Path
+import asyncio
+import os
 
 from textual import on
 
@@ -58,7 +59,8 @@ class ChatActions(ChatAppBase):
     async def action_rename(self, name: str = "") -> None:
         """Give this chat a name."""
         if self.talk.chat_id is None:
-            self.show_error("this chat is empty: there is nothing to name yet")
+            problem = "not saved; /export keeps it" if self.talk.messages else "empty: there is nothing to name yet"
+            self.show_error(f"this chat is {problem}")
             return
         if await self._rename(self.talk.chat_id, name):
             info = await self.talk.run_in_store(ChatStore.info, self.talk.chat_id)  # a long name is shortened
@@ -91,32 +93,36 @@ class ChatActions(ChatAppBase):
     async def action_export(self, path: str = "") -> None:
         """Write this chat to a file."""
         await self.talk.save()
-        if self.talk.chat_id is None:
+        if not self.talk.messages:
             self.show_error("this chat is empty: there is nothing to write")
             return
         await self._export_chat(self.talk.chat_id, path)
 
-    async def _export_chat(self, chat_id: int, path: str = "") -> None:
+    async def _export_chat(self, chat_id: int | None, path: str = "") -> None:
+        """Write a stored chat, or the shown one if `chat_id` is None, asking for a missing path."""
         from localdflash.chat.chat_export import export_json, export_markdown, write_export
         from localdflash.tui.screens.questions import TextDialog
 
-        info = await self.talk.run_in_store(ChatStore.info, chat_id)
+        if chat_id is None or chat_id == self.talk.chat_id:
+            info, messages = await self.talk.info(), self.talk.messages  # these may not be saved yet
+        else:
+            info = await self.talk.run_in_store(ChatStore.info, chat_id)
+            messages = await self.talk.run_in_store(ChatStore.branch, chat_id)
         if not path:
-            proposed = str(self.start.folder / f"chat-{chat_id}.md")
+            proposed = str(self.start.folder / (f"chat-{chat_id}.md" if chat_id else "chat.md"))
             path = await self.show_dialog(TextDialog("Write this chat to (.md or .json)", proposed)) or ""
         if not path.strip():
             return
-        file = self.start.folder / Path(path.strip()).expanduser()
+        file = self.start.folder / os.path.expanduser(path.strip())
         if file.suffix not in (".md", ".json"):
             self.show_error(f"{file}: the name must end in .md or .json")
             return
         write = export_json if file.suffix == ".json" else export_markdown
-        is_shown = chat_id == self.talk.chat_id  # its messages may not be saved yet
-        text = write(info, self.talk.messages if is_shown else await self.talk.run_in_store(ChatStore.branch, chat_id))
+        text = write(info, messages)
         lines = [f"{file} exists already."]
         if (overwrite := file.exists()) and not await self.confirm("Replace the file?", lines, "Replace"):
             return
-        await self.talk.run_in_store(lambda _: write_export(file, text, overwrite=overwrite))
+        await asyncio.to_thread(write_export, file, text, overwrite=overwrite)
         self.say(f"written to {file}")
 
     @in_background
@@ -134,10 +140,13 @@ class ChatActions(ChatAppBase):
         if not await self.confirm("Delete this chat?", lines, "Delete"):
             return
         is_shown = chat_id == self.talk.chat_id
-        await self.talk.delete(chat_id)
-        self.say("deleted")
+        error = await self.talk.delete(chat_id)
         if is_shown:
             self.show_chat()
+        if error:
+            self.show_error(f"deleted, but not erased from the file {error}")
+        else:
+            self.say("deleted")
 
     @on(Transcript.ActionRequest)
     def _run_requested(self, event: Transcript.ActionRequest) -> None:

@@ -11,6 +11,7 @@ from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static
 
 from localdflash.base.errors import LocaldflashError
+from localdflash.base.files.typed_paths import absolute_pair, absolute_path
 from localdflash.models.weights.gguf import is_gguf
 from localdflash.tui.screens.dialog import ChoiceList, Field, ListDialog, one_line, two_rows
 
@@ -93,13 +94,13 @@ class ModelPicker(ListDialog[str]):
     @work(exclusive=True, group="typed")
     async def _look_up(self, typed: str) -> None:
         """Describe a typed path or hub name."""
-        if not typed.startswith(HUB_PREFIX) and not _path(typed).is_file():
-            self._say(f"There is no file at {_path(typed)}")
+        if not typed.startswith(HUB_PREFIX) and not absolute_path(typed).is_file():
+            self._say(f"There is no file at {absolute_path(typed)}")
             return
         self._say(f"Looking at {typed} …")
         await asyncio.sleep(LOOKUP_DELAY_SECONDS)
         try:
-            row = await self._describe(_spec(typed))
+            row = await self._describe(absolute_pair(typed))
         except LocaldflashError as error:
             self._say(str(error))
             return
@@ -161,8 +162,8 @@ class ModelPicker(ListDialog[str]):
             self._choose(self._highlighted)
         elif self._typed.startswith(HUB_PREFIX):
             self._fetch(self._typed)
-        elif _is_path_or_hub_name(self._typed) and _path(self._typed).is_file():
-            self.dismiss(_spec(self._typed))  # without waiting for its description
+        elif _is_path_or_hub_name(self._typed) and absolute_path(self._typed).is_file():
+            self.dismiss(absolute_pair(self._typed))  # without waiting for its description
 
     @on(OptionList.OptionSelected)
     def _clicked(self, event: OptionList.OptionSelected) -> None:
@@ -252,15 +253,8 @@ def _duration(seconds: float) -> str:
 
 def _is_path_or_hub_name(typed: str) -> bool:
     """Return whether the text is the path of a model file or a hub name, not a name in the list."""
-    return typed.startswith(HUB_PREFIX) or typed.lower().endswith(".gguf") or ("/" in typed and is_gguf(_path(typed)))
-
-
-def _path(typed: str) -> Path:
-    return Path(typed).expanduser().absolute()
-
-
-def _spec(typed: str) -> str:
-    return typed if typed.startswith(HUB_PREFIX) else str(_path(typed))
+    is_hub_or_gguf_name = typed.startswith(HUB_PREFIX) or typed.lower().endswith(".gguf")
+    return is_hub_or_gguf_name or ("/" in typed and is_gguf(absolute_path(typed)))
 
 
 def _title(row: "ModelRow") -> str:

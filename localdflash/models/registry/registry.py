@@ -13,6 +13,7 @@ from pathlib import Path
 
 from localdflash.base.errors import ModelError, did_you_mean
 from localdflash.base.files.paths import config_folder
+from localdflash.base.files.typed_paths import absolute_path
 from localdflash.models.registry import hub, records
 from localdflash.models.registry.base_model import base_model, find_drafter
 from localdflash.models.registry.hub_names import (
@@ -110,7 +111,7 @@ class Registry:
             return self._pair_on_hub(short.with_end(f"/{self._select_model_file(short, use_hub)}") if short else spec)
         if spec in self.pairs or not (spec.endswith(".gguf") or "/" in spec or "\\" in spec):
             return self.pair(spec)
-        return _pair_at(Path(os.path.expanduser(spec)).absolute())
+        return _pair_at(absolute_path(spec))
 
     def _pair_on_hub(self, spec: str) -> PairEntry:
         """Return the entry with this file, else an entry of the same repository with this file, else a bare target."""
@@ -174,7 +175,7 @@ class Registry:
     def _resolve_drafter(self, spec: str, use_hub: bool) -> DrafterSource:
         """Return the drafter at a path or hf: name, with metadata from its registry entry if there is one."""
         if not spec.startswith(HUB):
-            return _drafter_at(Path(os.path.expanduser(spec)).absolute())
+            return _drafter_at(absolute_path(spec))
         short = parse_short_name(spec)
         source = parse_file_name(
             short.with_end(f"/{self._select_drafter_file(short, use_hub)}") if short else spec, ".gguf", ".safetensors"
