@@ -184,6 +184,19 @@ def test_samplers_that_are_not_listed_are_off() -> None:
     assert params_of(InfillRequest(samplers=["top_k", "infill"]), 0.0, {"top_p": 0.9}) == SamplingParams(top_p=0.9)
 
 
+def test_repeat_last_n_limits_the_penalties(client: Any) -> None:
+    asked: dict[str, Any] = {"repeat_penalty": 1.5, "presence_penalty": 1.0}
+    for count, window, penalties in (
+        (None, 256, (1.5, 1.0)),
+        (8, 8, (1.5, 1.0)),
+        (-1, 1024, (1.5, 1.0)),
+        (0, 0, (1, 0)),
+    ):
+        told = infilled(client, max_tokens=1, repeat_last_n=count, **asked)["generation_settings"]
+        assert told["repeat_last_n"] == window
+        assert (told["repeat_penalty"], told["presence_penalty"]) == penalties
+
+
 @pytest.mark.parametrize("path", ["/completion", CHAT.path, "/v1/completions"])
 def test_timings_per_token(client: Any, path: str) -> None:
     prompt = {"messages": [{"role": "user", "content": "Hello"}]} if path == CHAT.path else {"prompt": "def"}
