@@ -195,6 +195,7 @@ class NativeRequest(SamplingFields, kw_only=True):
     """Fields that only llama-server's native requests have."""
 
     response_fields: list[str] | None = None  # the only fields to return
+    return_tokens: bool | None = None  # whether the response has the generated ids; streams always have them
     t_max_predict_ms: Annotated[float, Meta(ge=-1.0, le=1e9)] | None = None
     n_indent: Count | None = None  # end the text before a line that is indented less
 

@@ -197,6 +197,19 @@ def test_repeat_last_n_limits_the_penalties(client: Any) -> None:
         assert (told["repeat_penalty"], told["presence_penalty"]) == penalties
 
 
+def test_return_tokens(client: Any) -> None:
+    """A stream has the same tokens, even those whose text is held back because a stop string begins with it."""
+    body = {"prompt": "def add(a, b):\n    return", "n_predict": 8, "temperature": 0}
+    plain = client.post("/completion", body).json()
+    body["stop"] = [f"{plain['content']}!"]
+    told = client.post("/completion", {**body, "return_tokens": True}).json()
+    events = plain_events(client.post("/completion", {**body, "return_tokens": True, "stream": True}).text)
+    assert plain["tokens"] == []
+    assert len(told["tokens"]) == told["tokens_predicted"] > 0
+    assert client.post("/detokenize", {"tokens": told["tokens"]}).json()["content"].startswith(told["content"])
+    assert [token for event in events for token in event["tokens"]] == told["tokens"]
+
+
 @pytest.mark.parametrize("path", ["/completion", CHAT.path, "/v1/completions"])
 def test_timings_per_token(client: Any, path: str) -> None:
     prompt = {"messages": [{"role": "user", "content": "Hello"}]} if path == CHAT.path else {"prompt": "def"}
