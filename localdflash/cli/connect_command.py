@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -71,20 +72,27 @@ class Settings:
         """Merge the settings into the file; UsageError if that is impossible. A repeated call changes nothing."""
         from localdflash.base.files.json_file import replace_file
 
-        before = self.path.read_text("utf-8") if self.path.exists() else ""
-        refusal = UsageError(f"{self.path}: cannot be merged; add the printed lines yourself")
+        try:
+            before = self.path.read_text("utf-8") if self.path.exists() else ""
+            after = self._merge_into(before)
+        except (ValueError, RecursionError):  # the file is not UTF-8, has comments, as Zed's may, or is no object
+            raise UsageError(f"{self.path}: cannot be merged; add the printed lines yourself") from None
+        if after != before:
+            mode = stat.S_IMODE(self.path.stat().st_mode) if before else 0o600  # Continue's settings hold the key
+            replace_file(self.path.resolve(), after, mode=mode)  # follows a symbolic link
+
+    def _merge_into(self, before: str) -> str:
+        """Return the text of a file after the merge; ValueError if that is impossible."""
         if isinstance(self.content, str):
             if self.content in before:
-                return
+                return before
             if before and (self.alone or NAME in before):
-                raise refusal
-            after = f"{before.rstrip()}\n\n{self.content}".lstrip()
-        else:
-            try:
-                after = json.dumps(_merge(json.loads(before or "{}"), self.content), indent=2) + "\n"
-            except (ValueError, TypeError):  # the file has comments, as Zed's may, or is no object
-                raise refusal from None
-        replace_file(self.path.resolve(), after)  # follows a symbolic link
+                raise ValueError
+            return f"{before.rstrip()}\n\n{self.content}".lstrip()
+        old = json.loads(before or "{}")
+        if not isinstance(old, dict):
+            raise ValueError
+        return json.dumps(_merge(old, self.content), indent=2, ensure_ascii=False) + "\n"
 
 
 @dataclass(frozen=True)

@@ -145,11 +145,11 @@ class WholeCalls:
         while rest:
             try:
                 value, end = json.JSONDecoder().raw_decode(rest)
+                if not isinstance(value, dict) or value.get("name") not in self._tools:
+                    return text, []
+                arguments = _dump(value.get("parameters", value.get("arguments", {})))
             except (ValueError, RecursionError):
                 return text, []
-            if not isinstance(value, dict) or value.get("name") not in self._tools:
-                return text, []
-            arguments = json.dumps(value.get("parameters", value.get("arguments", {})), ensure_ascii=False)
             calls.append(CallDelta(len(calls), value["name"], arguments))
             rest = rest[end:].lstrip(" ;\n")
         return ("", calls) if calls else (text, [])
@@ -166,6 +166,7 @@ _BLANKS = re.compile(r"\s*")
 _GEMMA_KEY = re.compile(r'([^\s:{}\[\],"]+)\s*:')
 _GEMMA_WORD = re.compile(r"[^,{}\[\]]+")
 _MAX_GEMMA_DEPTH = 64
+_MAX_SCHEMA_DEPTH = 8  # references and alternatives inside each other; a deeper schema counts as without a type
 _GEMMA_CALL = re.compile(r"\s*call:([\w.-]+)(\{.*\})\s*", re.DOTALL)
 
 
@@ -178,7 +179,7 @@ def parse_json(body: str, ended: bool) -> ParsedCall:
         return None
     try:
         value = json.loads(body)  # the object has other keys, or another order
-        return value["name"], json.dumps(value["arguments"], ensure_ascii=False)
+        return value["name"], _dump(value["arguments"])
     except (ValueError, RecursionError, KeyError, TypeError):
         return None
 
@@ -188,20 +189,24 @@ def parse_tags(body: str, ended: bool, tools: Schemas) -> ParsedCall:
     head = _TAGS_HEAD.match(body)
     if not head:
         return None
-    properties, parts, at = tools.get(head[1], {}).get("properties", {}), list[str](), head.end()
+    tool, parts, at = tools.get(head[1], {}), list[str](), head.end()
     while (tag := body.find(_PARAMETER, at)) >= 0 and (start := body.find(">", tag)) >= 0:
         name = body[tag + len(_PARAMETER) : start]
-        key, kind = _quoted(name), _type_of(properties.get(name))
+        key, schema = _dump(name), tool.get("properties", {}).get(name, False)
+        is_text, can_be_null = (allows(kind, schema, tool) for kind in ("string", "null"))
         end = body.find(_PARAMETER_END, start)
         if end < 0:
             text = body[start + 1 :].removeprefix("\n")
             held = (
                 0 if ended else max(overlap_at_end(text, _PARAMETER_END), overlap_at_end(text, f"\n{_PARAMETER_END}"))
             )
-            if kind == "string":
-                parts.append(f"{key}: {_quoted(text[: len(text) - held])[:-1]}")
+            certain = text[: len(text) - held]
+            if is_text and not (can_be_null and "null".startswith(certain)):
+                parts.append(f"{key}: {_dump(certain)[:-1]}")
             return head[1], "{" + ", ".join(parts)
-        parts.append(f"{key}: {_to_json(body[start + 1 : end].removeprefix(chr(10)).removesuffix(chr(10)), kind)}")
+        text = body[start + 1 : end].removeprefix("\n").removesuffix("\n")
+        is_string = is_text and not (can_be_null and text == "null")
+        parts.append(f"{key}: {_dump(text) if is_string else _to_json(text)}")
         at = end + len(_PARAMETER_END)
     return head[1], "{" + ", ".join(parts) + ("}" if ended else "")
 
@@ -213,22 +218,47 @@ def is_value_open(body: str) -> bool:
     return '"' in _WHOLE_STRING.sub("", body)
 
 
-def _type_of(schema: object) -> object:
-    return schema.get("type") if isinstance(schema, Mapping) else None
+def allows(kind: str, schema: object, tool: Mapping[str, Any], depth: int = _MAX_SCHEMA_DEPTH) -> bool:
+    """Return whether a schema inside a tool's schema allows values of the type `kind`, "string" or "null".
+
+    A schema without a type allows both. An enum with values of other types allows neither: its values are JSON.
+    """
+    if not isinstance(schema, Mapping) or not depth:
+        return schema is not False
+    types, reference = schema.get("type", kind), schema.get("$ref")
+    if types != kind and not (isinstance(types, list) and kind in types):
+        return False
+    lists = {name: value for name in ("enum", "anyOf", "oneOf", "allOf") if isinstance(value := schema.get(name), list)}
+    values = [schema["const"]] if "const" in schema else lists.get("enum")
+    found = {type(value) for value in values or ()}
+    if found and not {str if kind == "string" else type(None)} <= found <= {str, type(None)}:
+        return False
+    all_of = [[part] for part in lists.get("allOf", ())]
+    if isinstance(reference, str):
+        all_of.append([_referenced(reference, tool)])
+    all_of += (lists[name] for name in ("anyOf", "oneOf") if name in lists)
+    return all(any(allows(kind, part, tool, depth - 1) for part in parts) for parts in all_of)
 
 
-def _to_json(text: str, kind: object) -> str:
-    """Return a parameter's text as JSON; unless `kind` is "string", valid JSON keeps its type."""
-    if kind != "string":
-        try:
-            return json.dumps(json.loads(text), ensure_ascii=False)
-        except (ValueError, RecursionError):
-            pass  # not JSON: a string
-    return _quoted(text)
+def _referenced(reference: str, tool: Mapping[str, Any]) -> object:
+    """Return the schema at a reference inside a tool's schema; True, which allows all values, if there is none."""
+    schema: object = tool
+    for name in reference.split("/")[1:]:
+        schema = schema.get(name, True) if isinstance(schema, Mapping) else True
+    return schema
 
 
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+def _to_json(text: str) -> str:
+    """Return a parameter's text as JSON: valid JSON keeps its type; other text becomes a string."""
+    try:
+        return _dump(json.loads(text))
+    except (ValueError, RecursionError):
+        return _dump(text)
+
+
+def _dump(value: object) -> str:
+    """Return a value as JSON; ValueError for NaN and infinity, which JSON does not have."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def parse_harmony(body: str, _ended: bool) -> ParsedCall:
@@ -241,7 +271,7 @@ def parse_gemma(body: str, ended: bool) -> ParsedCall:
     """Parse a call in Gemma 4's notation; None until it has ended."""
     call = _GEMMA_CALL.fullmatch(body) if ended else None
     value = parse_gemma_object(call[2]) if call else None
-    return (call[1], json.dumps(value, ensure_ascii=False)) if call and value is not None else None
+    return (call[1], _dump(value)) if call and value is not None else None
 
 
 def parse_gemma_object(text: str) -> dict[str, Any] | None:
@@ -266,11 +296,7 @@ def _gemma_value(text: str, at: int, depth: int) -> tuple[Any, int]:
     plain = _GEMMA_WORD.match(text, at)
     if not plain:
         raise ValueError
-    word = plain[0].strip()
-    try:
-        return json.loads(word), plain.end()
-    except ValueError:
-        return word, plain.end()  # a string that the model did not quote
+    return json.loads(_to_json(plain[0].strip())), plain.end()  # other words are strings that the model did not quote
 
 
 def _gemma_members(text: str, at: int, depth: int) -> tuple[Any, int]:

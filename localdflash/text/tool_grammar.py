@@ -14,7 +14,7 @@ from localdflash.engine.sampling import Constraint
 from localdflash.text.call_constraint import CallConstraint, CallPart, count_through
 from localdflash.text.grammar import JSON_BLANKS, GrammarConstraint, Grammars
 from localdflash.text.tokenizer import Tokenizer
-from localdflash.text.tool_calls import Schemas, syntax_of
+from localdflash.text.tool_calls import Schemas, allows, syntax_of
 
 _RECIPIENT = re.compile(r"\bto=functions\.([\w.-]+)")
 _BLANKS = {"x-guidance": {"whitespace_pattern": JSON_BLANKS}}
@@ -199,13 +199,15 @@ def _parameter_rules(rule: str, name: str, kind: Any, tool: Mapping[str, Any]) -
     """Return the rules of a parameter with its tags: strings are plain text, other values JSON."""
     opening, closing = json.dumps(f"<parameter={name}>\n"), json.dumps(_END_OF_VALUE)
     known = kind if isinstance(kind, Mapping) else {}
-    if known.get("type", "string") != "string":
+    if not allows("string", kind, tool):
         schema = known
         if '"$ref"' in json.dumps(known):
             schema = {**_relocate(known, "#/$defs/tool"), "$defs": {"tool": _relocate(tool, "#/$defs/tool")}}
         return [f"{rule}: {opening} {rule}_json {closing}", f"{rule}_json: %json {json.dumps({**schema, **_BLANKS})}"]
     words = known.get("enum")
-    return [f"{rule}: {opening} ({_alternatives(map(str, words))}) {closing}" if words else f"{rule}: {opening} text"]
+    if not words:
+        return [f"{rule}: {opening} text"]
+    return [f"{rule}: {opening} ({_alternatives('null' if word is None else word for word in words)}) {closing}"]
 
 
 def _alternatives(words: Any) -> str:

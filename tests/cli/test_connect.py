@@ -59,12 +59,28 @@ def test_claude_code_gets_only_a_window_that_it_accepts() -> None:
     assert ["CLAUDE_CODE_AUTO_COMPACT_WINDOW" in text for text in windows] == [False, True]
 
 
-def test_a_file_with_comments_is_left_alone(run: Callable[..., Any], own_home: Path) -> None:
+@pytest.mark.parametrize("mode", [0o644, 0o400])
+def test_other_settings_and_the_mode_stay(run: Callable[..., Any], own_home: Path, mode: int) -> None:
     file = own_home / ".config" / "zed" / "settings.json"
     file.parent.mkdir(parents=True)
-    file.write_text("// mine\n{}")
-    assert run("connect", "zed", "--write").code == 2
-    assert file.read_text() == "// mine\n{}"
+    file.write_text('{"theme": "Łódź 😀"}', "utf-8")
+    file.chmod(mode)
+    assert run("connect", "zed", "--write").code == 0
+    assert '"theme": "Łódź 😀"' in file.read_text("utf-8")
+    assert (file.stat().st_mode & 0o777) == mode
+
+
+@pytest.mark.parametrize(
+    ("program", "text"),
+    [("zed", b"// mine\n{}"), ("zed", b"[]"), ("zed", b"null"), ("zed", b"\xff{}"), ("codex", b'model = "\xe9"')],
+)
+def test_a_file_that_cannot_be_merged_is_left_alone(run: Callable[..., Any], program: str, text: bytes) -> None:
+    file = make_agent(program, URL, paths.key_file(), "k", 4096).settings.path
+    file.parent.mkdir(parents=True)
+    file.write_bytes(text)
+    done = run("connect", program, "--write")
+    assert (done.code, file.read_bytes()) == (2, text)
+    assert "cannot be merged" in done.err
 
 
 def test_one_turn(run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

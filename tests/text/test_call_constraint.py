@@ -166,6 +166,25 @@ def test_references_resolve_inside_their_own_tool_s_schema(models: Mapping[str, 
     assert named == set(tools)
 
 
+def test_grammar_and_parser_agree_on_parameters_without_one_type(models: Mapping[str, Model]) -> None:
+    schemas: dict[str, Any] = {
+        "size": {"$ref": "#/$defs/Size"},
+        "count": {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 3}, {"type": "null"}]},
+        "name": {"type": ["string", "null"], "enum": ["1", None]},
+        "mixed": {"enum": [1, "x"]},
+    }
+    size = {"type": "integer", "minimum": 1, "maximum": 3}
+    tools = {"f": {"properties": schemas, "required": list(schemas), "$defs": {"Size": size}}}
+    tokenizer, _ = models["tags"]
+    for seed in range(8):
+        constraint = constrained(models["tags"], tools, required=True)
+        _, given = call_of(tokenizer, sample_ids(tokenizer, constraint, seed), tools)
+        assert given["size"] in (1, 2, 3)
+        assert given["count"] in (1, 2, 3, None)
+        assert given["name"] in ("1", None)
+        assert given["mixed"] in (1, "x")
+
+
 @pytest.mark.parametrize("family", ["hermes", "llama"])
 def test_a_broken_schema_is_refused_only_if_a_call_is_required(models: Mapping[str, Model], family: str) -> None:
     tools = {"f": {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}, "required": ["a"]}}

@@ -146,6 +146,45 @@ def test_a_tag_s_text_becomes_json_of_its_type(models: Mapping[str, Tokenizer]) 
         assert (answer, json.loads(calls[0][1])) == ("", {"a": value})
 
 
+OPTIONAL: dict[str, Any] = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+LOCAL = {"Name": {"enum": ["1", "x"]}, "Count": {"type": "integer"}, "Loop": {"oneOf": [{"$ref": "#/$defs/Loop"}]}}
+
+
+@pytest.mark.parametrize("is_split", [False, True])
+@pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        (OPTIONAL, '{"a": 1}', '{"a": 1}'),
+        (OPTIONAL, "42", "42"),
+        (OPTIONAL, "12e5678", "12e5678"),
+        (OPTIONAL, "null", None),
+        (OPTIONAL, "null\n", "null\n"),
+        ({"type": "string"}, "null", "null"),
+        ({"type": ["integer", "string"]}, "42", "42"),
+        ({"type": ["integer", "null"]}, "42", 42),
+        ({"enum": ["1", "2"]}, "1", "1"),
+        ({"enum": ["x", 1]}, "1", 1),
+        ({"const": "1"}, "1", "1"),
+        ({"allOf": [OPTIONAL, {"type": ["string", "integer"]}]}, "null", "null"),
+        ({"allOf": [{"type": ["string", "integer"]}, {"type": "integer"}]}, "1", 1),
+        ({"$ref": "#/$defs/Name"}, "1", "1"),
+        ({"$ref": "#/$defs/Count"}, "1", 1),
+        ({"$ref": "#/$defs/Loop"}, "1", "1"),
+        ({"anyOf": [{"$ref": "#/$defs/Count"}, {"type": "null"}]}, "1", 1),
+        ({"description": "anything"}, "1", "1"),
+        ({"type": "number"}, "12e5678", "12e5678"),
+        ({"type": "array"}, "[NaN]", "[NaN]"),
+    ],
+)
+def test_a_tag_s_text_stays_a_string_if_the_schema_allows_one(
+    models: Mapping[str, Tokenizer], schema: dict[str, Any], text: str, value: Any, is_split: bool
+) -> None:
+    reader = call_reader(models["tags"], {"f": {"properties": {"a": schema}, "$defs": LOCAL}})
+    call = f"<tool_call>\n<function=f>\n<parameter=a>\n{text}\n</parameter>\n</function>\n</tool_call>"
+    answer, calls = read(reader, list(call) if is_split else [call])
+    assert (answer, json.loads(calls[0][1])) == ("", {"a": value})
+
+
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-99, 99) | st.text(alphabet='aé {}[],:"\n', max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab_1", min_size=1), inner, max_size=3),

@@ -37,8 +37,8 @@ def write_json(path: Path, value: Mapping[str, object], *, sync: bool = False) -
     replace_file(path, json.dumps(value, indent=1) + "\n", sync=sync)
 
 
-def replace_file(path: Path, text: str, *, sync: bool = False) -> None:
-    """Replace a file atomically (mode 0600), creating its folder; with `sync`, flush the new file to disk first.
+def replace_file(path: Path, text: str, *, sync: bool = False, mode: int = 0o600) -> None:
+    """Replace a file atomically, creating its folder; with `sync`, flush the new file to disk first.
 
     OSError or LocaldflashError if that fails; the old file is then unchanged.
     """
@@ -47,6 +47,7 @@ def replace_file(path: Path, text: str, *, sync: bool = False) -> None:
     try:
         with open(temporary, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as stream:
             stream.write(text)
+            temporary.chmod(mode)
             if sync:
                 stream.flush()
                 os.fsync(stream.fileno())

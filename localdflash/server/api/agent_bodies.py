@@ -1,4 +1,4 @@
-"""Request bodies of /v1/messages and /v1/responses; fields that are not declared, such as `metadata`, are ignored."""
+"""Request bodies of /v1/messages and /v1/responses; fields that are not declared, such as `user`, are ignored."""
 
 from typing import Annotated, Any, Literal
 
@@ -207,6 +207,8 @@ class ResponsesRequest(GenerationFields, kw_only=True):
     max_output_tokens: Limit | None = None
     max_tool_calls: int | None = None
     top_logprobs: int | None = None
+    include: list[str] | None = None
+    metadata: dict[str, str] | None = None  # returned unchanged
     tools: list[FunctionTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedChoice | AllowedToolChoice | None = None
     parallel_tool_calls: bool | None = None

@@ -64,10 +64,15 @@ def params_of(
     if body.repeat_penalty is not None:
         given.setdefault("repetition_penalty", body.repeat_penalty)
     sampling: dict[str, Any] = {"temperature": temperature, **(recommended or {}), **given}
+    samplers = {sampler for sampler, _ in NEUTRAL.values()}
     if body.samplers is not None and "infill" not in body.samplers:  # our own infilling replaces that sampler
-        sampling |= {name: value for name, (sampler, value) in NEUTRAL.items() if sampler not in body.samplers}
+        samplers &= {*body.samplers}
+    if body.repeat_last_n == 0:
+        samplers -= {"penalties"}
+    sampling |= {name: value for name, (sampler, value) in NEUTRAL.items() if sampler not in samplers}
     return SamplingParams(
         **sampling,
+        penalty_window=limit_of(body.repeat_last_n, default=SamplingParams.penalty_window),
         seed=None if body.seed == -1 else body.seed,
         logit_bias=tuple(dict(body.logit_bias or ()).items()),
     )
@@ -125,7 +130,11 @@ def with_choices(
             max_tokens=min(request.max_tokens, free),
             # A special token decodes to no text, so its stop string becomes an end token.
             ends=request.ends.union(tokenizer.special(stop) for stop in stops if tokenizer.has_special(stop)),
-            params=replace(request.params, seed=None if seed is None else (seed + i) % 2**63),
+            params=replace(
+                request.params,
+                seed=None if seed is None else (seed + i) % 2**63,
+                penalty_window=min(request.params.penalty_window, context),
+            ),
             constraint=constraint() if constraint else request.constraint,
             top_logprobs=top_logprobs,
             draft=body.draft is not False,

@@ -91,7 +91,8 @@ def _with_limits(
 async def _answer(http: HttpRequest, state: AppState, generation: GenerationRequest, body: NativeRequest) -> Response:
     async def whole() -> dict[str, Any]:
         (choice,) = await collect(state, generation)
-        return _select_fields(_final_fields(generation, choice, choice.text), body)
+        tokens = choice.ids if body.return_tokens else []
+        return _select_fields({**_final_fields(generation, choice, choice.text), "tokens": tokens}, body)
 
     return EventStream(_events(state, generation, body)) if body.stream else await json_of(http, whole())
 
@@ -102,7 +103,7 @@ async def _events(state: AppState, generation: GenerationRequest, body: NativeRe
             request = piece.choice.request
             if piece.is_last:
                 yield _select_fields(_final_fields(generation, piece.choice, ""), body)
-            elif piece.text or piece.progress:
+            elif piece.text or piece.progress or (piece.step and body.return_tokens):
                 yield {
                     "index": 0,
                     "content": piece.text,

@@ -23,6 +23,7 @@ from localdflash.server.api.request_body import convert
 
 CLIENT_TOOL_TYPES = ("function", "namespace")  # tools of other types, such as web_search, run at OpenAI
 NOT_STORED = "responses are not stored: send the whole conversation as input"
+LOGPROBS = "message.output_text.logprobs"  # value of `include`
 NO_PICTURE = "[a picture, which this model cannot see]"  # replaces a picture in a tool result
 Event = dict[str, Any]
 
@@ -154,7 +155,7 @@ class ResponseWriter:
             "top_p": request.params.top_p,
             "truncation": "disabled",
             "usage": None,
-            "metadata": {},
+            "metadata": body.metadata or {},
         }
 
 
@@ -271,6 +272,9 @@ def _refuse_unsupported(body: bodies.ResponsesRequest) -> None:
     for name, reason in refused.items():
         if getattr(body, name) not in (None, False, 0):
             raise ApiError(400, f"{name}: {reason}", param=name, code="unsupported_parameter")
+    if LOGPROBS in (body.include or ()):
+        message = f"include: `{LOGPROBS}` is not supported; leave it out"
+        raise ApiError(400, message, param="include", code="unsupported_parameter")
     if body.truncation == "auto":
         message = "truncation: only `disabled` is supported"
         raise ApiError(400, message, param="truncation", code="unsupported_parameter")

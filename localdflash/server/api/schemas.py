@@ -46,6 +46,7 @@ class SamplingFields(GenerationFields, kw_only=True):
     min_p: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.1, le=10.0)] | None = None
     repeat_penalty: Annotated[float, Meta(ge=0.1, le=10.0)] | None = None  # llama-server's name
+    repeat_last_n: Limit | None = None  # llama-server's name; tokens that the penalty covers; 0 turns all penalties off
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: LogitBias | None = None
@@ -194,6 +195,7 @@ class NativeRequest(SamplingFields, kw_only=True):
     """Fields that only llama-server's native requests have."""
 
     response_fields: list[str] | None = None  # the only fields to return
+    return_tokens: bool | None = None  # whether the response has the generated ids; streams always have them
     t_max_predict_ms: Annotated[float, Meta(ge=-1.0, le=1e9)] | None = None
     n_indent: Count | None = None  # end the text before a line that is indented less
 

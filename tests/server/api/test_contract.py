@@ -217,6 +217,15 @@ def test_a_prompt_that_does_not_fit(client: Any, dialect: Dialect) -> None:
         assert event["response"]["error"] == {"code": "context_length_exceeded", "message": found}
 
 
+def test_a_response_has_its_metadata(client: Any) -> None:
+    body = RESPONSES.body(max_tokens=1)
+    for change in ({"metadata": {"task": "7"}}, {"metadata": None}, {}):
+        expected = change.get("metadata") or {}
+        assert client.post(RESPONSES.path, {**body, **change}).json()["metadata"] == expected
+        text = client.post(RESPONSES.path, {**body, **change, "stream": True}).text
+        assert response_events(text)[-1]["response"]["metadata"] == expected
+
+
 @pytest.mark.parametrize("change", [{}, {"suffix": "x"}, None], ids=["prompt", "suffix", "chat"])
 def test_a_prompt_far_too_long_is_not_tokenized_to_its_end(
     client: Any, change: Any, worker: Any, monkeypatch: pytest.MonkeyPatch

@@ -184,6 +184,32 @@ def test_samplers_that_are_not_listed_are_off() -> None:
     assert params_of(InfillRequest(samplers=["top_k", "infill"]), 0.0, {"top_p": 0.9}) == SamplingParams(top_p=0.9)
 
 
+def test_repeat_last_n_limits_the_penalties(client: Any) -> None:
+    asked: dict[str, Any] = {"repeat_penalty": 1.5, "presence_penalty": 1.0}
+    for count, window, penalties in (
+        (None, 256, (1.5, 1.0)),
+        (8, 8, (1.5, 1.0)),
+        (-1, 1024, (1.5, 1.0)),
+        (0, 0, (1, 0)),
+    ):
+        told = infilled(client, max_tokens=1, repeat_last_n=count, **asked)["generation_settings"]
+        assert told["repeat_last_n"] == window
+        assert (told["repeat_penalty"], told["presence_penalty"]) == penalties
+
+
+def test_return_tokens(client: Any) -> None:
+    """A stream has the same tokens, even those whose text is held back because a stop string begins with it."""
+    body = {"prompt": "def add(a, b):\n    return", "n_predict": 8, "temperature": 0}
+    plain = client.post("/completion", body).json()
+    body["stop"] = [f"{plain['content']}!"]
+    told = client.post("/completion", {**body, "return_tokens": True}).json()
+    events = plain_events(client.post("/completion", {**body, "return_tokens": True, "stream": True}).text)
+    assert plain["tokens"] == []
+    assert len(told["tokens"]) == told["tokens_predicted"] > 0
+    assert client.post("/detokenize", {"tokens": told["tokens"]}).json()["content"].startswith(told["content"])
+    assert [token for event in events for token in event["tokens"]] == told["tokens"]
+
+
 @pytest.mark.parametrize("path", ["/completion", CHAT.path, "/v1/completions"])
 def test_timings_per_token(client: Any, path: str) -> None:
     prompt = {"messages": [{"role": "user", "content": "Hello"}]} if path == CHAT.path else {"prompt": "def"}

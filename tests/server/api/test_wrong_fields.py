@@ -117,6 +117,7 @@ TABLE: dict[Dialect, list[tuple[dict[str, Any], str]]] = {
         ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
         ({"truncation": "auto"}, "truncation"),
         ({"top_logprobs": 3}, "top_logprobs"),
+        ({"include": ["reasoning.encrypted_content", "message.output_text.logprobs"]}, "include"),
         ({"max_tool_calls": 3}, "max_tool_calls"),
         # Nothing is kept here.
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
