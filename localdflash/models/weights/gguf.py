@@ -193,22 +193,21 @@ def load_tensor(header: GGUFHeader, name: str) -> "torch.Tensor":
 
 def load_ids(header: GGUFHeader, name: str) -> "array[int]":
     """Read a list of token ids; ModelError for any other tensor."""
-    info = find(header, name)
-    if info.ggml_type.name != "I64" or len(info.shape) != 1:
-        raise ModelError(f"{header.path}: tensor {name} is not a list of token ids; convert the model again")
-    with open_model(header.files[info.part]) as (stream, _):
-        stream.seek(info.offset)
-        return array("q", stream.read(info.nbytes))
+    return array("q", _read_vector(header, name, "I64", "a list of token ids"))
 
 
 def load_floats(header: GGUFHeader, name: str) -> "array[float]":
     """Read a vector of float32 without torch; ModelError for any other tensor."""
+    return array("f", _read_vector(header, name, "F32", "a vector of F32"))
+
+
+def _read_vector(header: GGUFHeader, name: str, kind: str, description: str) -> bytes:
     info = find(header, name)
-    if info.ggml_type.name != "F32" or len(info.shape) != 1:
-        raise ModelError(f"{header.path}: tensor {name} is not a vector of F32; convert the model again")
+    if info.ggml_type.name != kind or len(info.shape) != 1:
+        raise ModelError(f"{header.path}: tensor {name} is not {description}; convert the model again")
     with open_model(header.files[info.part]) as (stream, _):
         stream.seek(info.offset)
-        return array("f", stream.read(info.nbytes))
+        return stream.read(info.nbytes)
 
 
 def find(header: GGUFHeader, name: str) -> TensorInfo:
