@@ -176,9 +176,9 @@ def harmless() -> Iterator[set[str]]:
         ask(terminal, "a question", "x = 1")
         for key in ("f1", "ctrl+o", "ctrl+l", "ctrl+p", "f2", "f3", "f6"):
             terminal.press(key)
-            terminal.settle(0.1)
+            terminal.settle(0.3)
             terminal.press("escape")
-            terminal.settle(0.1)
+            terminal.settle(0.3)
         terminal.type("@file")
         terminal.wait_for("file.py")
         yield {one.kind for one in sequences(bytes(terminal.raw))}
@@ -227,7 +227,7 @@ def file_names(chats: Scene) -> Terminal:
     terminal.wait_for("b92[_x]e92")
     for number in range(0, len(MARKED), 5):
         terminal.type(f"{number:02}")
-        terminal.settle(0.1)
+        terminal.settle(0.3)
         terminal.press("backspace", "backspace")
     for wanted in ("@raw", "@b95"):
         terminal.press("escape", "ctrl+u")

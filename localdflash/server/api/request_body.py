@@ -7,6 +7,7 @@ import msgspec
 from starlette.requests import Request
 
 from localdflash.server.api.http_responses import ApiError
+from localdflash.text.sanitize import printable
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 
@@ -65,7 +66,7 @@ def convert(value: object, kind: type[U], param: str) -> U:
 
 
 def _invalid(error: msgspec.ValidationError, parent: str = "") -> ApiError:
-    message = str(error)
+    message = printable(str(error))  # it may quote the name of an unknown field
     path = _FIELD_PATH.search(message)
     param = ".".join(name for name in (parent, path[1] if path else "") if name) or None
     problem = message[: path.start()] if path else message

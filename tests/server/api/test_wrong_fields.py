@@ -160,3 +160,9 @@ def test_no_such_path(client: Any) -> None:
     response = client.post("/slots/0?action=erase", {})
     assert response.status_code == 501
     assert CHAT.error(response.json()).startswith("slots cannot be saved, restored or erased; ")
+
+
+def test_an_unknown_field_is_quoted_on_one_line(client: Any) -> None:
+    response = client.post("/load", {"a\nb": None})
+    assert response.status_code == 400
+    assert CHAT.error(response.json()) == "Object contains unknown field `a\\nb`"
