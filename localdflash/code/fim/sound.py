@@ -13,11 +13,11 @@ from localdflash.code.fim.extent import CursorContext, find_cursor_context
 from localdflash.code.fim.python_lines import PythonLines
 from localdflash.text import syntax
 
-# No operators: `...`, `*/`, and the `>` of `List<T>`, `<stdio.h>` or `</li>`.
+# Not operators: `...`, `*/`, and the `>` of `List<T>`, `<stdio.h>` or `</li>`.
 _OPERATOR = re.compile(
     r"(?:[-+*%=&|^<~,(\[{\\]|(?<!\.)\.|(?<!\*)/|(?<=[\s=-])>|\b(?:and|or|not|in|is|if|else|lambda|new|typeof|await))\s*$"
 )
-_SENTENCE_ENDS = (".", ",")
+_SENTENCE_ENDS = (".", ",")  # may end a line in a language without a grammar, such as Markdown
 _SIGNS = re.compile(r"(?:,|&&|\|\||[-+|&])\Z")
 _INCREMENT = re.compile(r"(?:\+\+|--)\s*$")
 _PART = re.compile(r"\n(?=[^\s)\]}])")  # line feed before an unindented line: a top-level part begins
