@@ -2,13 +2,13 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from lsprotocol import types
 
+from localdflash.code.next_edit.trail import LineEdit
+
 Encoding = Literal["utf-8", "utf-16", "utf-32"]
-LineEdit = tuple[int, Sequence[str], Sequence[str]]  # first line, lines removed, lines added; without line endings
 
 _ESCAPED = re.compile("[\udc80-\udcff]")  # an invalid UTF-8 byte, which `framing` decodes with surrogateescape
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")

@@ -16,6 +16,7 @@ from pygls.lsp.server import LanguageServer
 
 from localdflash import __version__
 from localdflash.code.next_edit.line_changes import LineChange
+from localdflash.code.next_edit.trail import LineEdit
 from localdflash.lsp.closers import closers_after, closes_again
 from localdflash.lsp.document import Document, LineColumn, line_feeds
 from localdflash.lsp.engine_completer import CompletionClient, DaemonCompleter, Event, Timings
@@ -85,8 +86,7 @@ class SuggestionServer(LanguageServer):
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.protocol.on_open = self._opened
-        self.protocol.on_change = self._edited
-        self.protocol.on_changed = self._changed
+        self.protocol.on_change = self._changed
         self.protocol.on_close = self._closed
 
     def _make_client(self, engine: EngineSpec | RemoteServer) -> tuple[CompletionClient, TypingPace]:
@@ -153,6 +153,7 @@ class SuggestionServer(LanguageServer):
             manual=manual,
             current=lambda: document.version == version and self.protocol.documents.get(document.uri) is document,
             deadline=self.settings.deadline_ms / 1e3 + self.pace.patience,
+            patient=target is not None,  # a completion list may hold up the lists of other servers
             grows=self.settings.pushes_updates,
             closers=closers,
         )
@@ -274,20 +275,17 @@ class SuggestionServer(LanguageServer):
         if self.settings.sends_next_edits:
             self.next_edits.opened(document)
 
-    def _edited(self, document: Document, line: int, old: Sequence[str], new: Sequence[str]) -> None:
-        self._context.changed(document, line, old, new)
-        self.next_edits.edited(document, line, old, new)
-
-    def _changed(self, document: Document, count: int) -> None:
+    def _changed(self, document: Document, changes: Sequence[LineEdit]) -> None:
+        self._context.changed(document, changes)
         now = asyncio.get_running_loop().time()
         self.pace.key(now)
         if session := self.sessions.get(document.uri):
             shown = session.shown
             inserted = session.changed(line_feeds(document.text))
             # Several changes are keys that were typed quickly. One may be a line end and the indentation behind it.
-            if shown and count == 1 and len(inserted.strip()) > 1:
+            if shown and len(changes) == 1 and len(inserted.strip()) > 1:
                 self.accepted(shown.name, inserted.strip())  # clients do not report every accepted part
-        self.next_edits.changed(document)
+        self.next_edits.edited(document, changes)
         self._pause(document.uri, PAUSE_SECONDS)
 
     def _closed(self, uri: str) -> None:

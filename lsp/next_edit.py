@@ -15,7 +15,7 @@ from lsprotocol import types
 from localdflash.code.next_edit.line_changes import LineChange, Replacement, diff_of, edit_between
 from localdflash.code.next_edit.propose import Proposer
 from localdflash.code.next_edit.source import LANGUAGES
-from localdflash.code.next_edit.trail import EditTrail
+from localdflash.code.next_edit.trail import EditTrail, LineEdit
 from localdflash.lsp.document import Document, LineColumn, line_feeds
 from localdflash.text.syntax import language_of
 
@@ -66,19 +66,14 @@ class NextEdits:
             language = language_of(document.uri, document.language)
             self._tracked[document.uri] = _TrackedDocument(language, line_feeds(document.text))
 
-    def edited(self, document: Document, line: int, old: Sequence[str], new: Sequence[str]) -> None:
-        """Record one change."""
+    def edited(self, document: Document, changes: Sequence[LineEdit]) -> None:
+        """Record a notification's changes; propose the next edit after a pause, or at once after an accepted one."""
         if document.size > MAX_DOCUMENT_CHARS:
             self.closed(document.uri)
         elif tracked := self._tracked.get(document.uri):
-            tracked.trail.edited(line, old, new, line_feeds(document.text))
-
-    def changed(self, document: Document) -> None:
-        """Propose the next edit after a pause, or at once if the last proposal was accepted."""
-        if tracked := self._tracked.get(document.uri):
             tracked.stop()
-            pause = 0 if tracked.trail.end_notification() else PAUSE_SECONDS  # 0: the last proposal was accepted
-            loop = asyncio.get_running_loop()
+            accepted = tracked.trail.edited(changes, line_feeds(document.text))
+            pause, loop = 0 if accepted else PAUSE_SECONDS, asyncio.get_running_loop()
             tracked.timer = loop.call_later(pause, lambda: self._spawn(self._propose(document, tracked)))
 
     def closed(self, uri: str) -> None:

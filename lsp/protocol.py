@@ -13,7 +13,8 @@ from pygls.exceptions import JsonRpcException
 from pygls.lsp.server import LanguageServer
 from pygls.protocol import LanguageServerProtocol, lsp_method
 
-from localdflash.lsp.document import Document, Encoding, LineEdit
+from localdflash.code.next_edit.trail import LineEdit
+from localdflash.lsp.document import Document, Encoding
 from localdflash.lsp.framing import NOT_JSON
 
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
@@ -22,14 +23,12 @@ _WITHOUT_PARAMS = {types.SHUTDOWN, types.EXIT}  # clients send null, {} or nothi
 
 Json = dict[str, Any]
 MAX_DOCUMENT_CHARS = 4_000_000  # longest document that is kept
-OnChange = Callable[[Document, int, Sequence[str], Sequence[str]], None]
 
 
 class DocumentProtocol(LanguageServerProtocol):
     """Connection with its open documents, and listeners that are called once `documents` is up to date.
 
-    `on_change` gets each change: its first line, the lines removed and added. `on_changed` is called after
-    all changes of a notification, with their number.
+    `on_change` gets all changes of a notification, each relative to the text after the one before.
     `initialized`: the first request was accepted; `exit_code` is set once the client sent `exit`.
     """
 
@@ -42,8 +41,7 @@ class DocumentProtocol(LanguageServerProtocol):
         self.initialized = asyncio.Event()
         self.documents: dict[str, Document] = {}
         self.on_open: Callable[[Document], None] = lambda document: None
-        self.on_change: OnChange = lambda document, first_line, old, new: None
-        self.on_changed: Callable[[Document, int], None] = lambda document, count: None
+        self.on_change: Callable[[Document, Sequence[LineEdit]], None] = lambda document, changes: None
         self.on_save: Callable[[str], None] = lambda uri: None
         self.on_close: Callable[[str], None] = lambda uri: None
 
@@ -161,20 +159,15 @@ class DocumentProtocol(LanguageServerProtocol):
         document = self.documents.get(uri)
         if not document:
             return
-        document.version, failed = params.text_document.version, None
+        document.version, applied = params.text_document.version, list[LineEdit]()
         for change in changes:
-            first_line, old, new = _apply(document, change)
+            first, old, new = _apply(document, change)
             if document.size > MAX_DOCUMENT_CHARS:
                 self._forget(uri, "it has become too large for completions; open it again when it is smaller")
                 return
-            try:
-                if old or new:
-                    self.on_change(document, first_line, old, new)
-            except Exception as error:  # raised by `on_change`; apply the other changes first
-                failed = error
-        if failed:
-            raise failed
-        self.on_changed(document, len(changes))
+            if old or new:
+                applied.append((first, old, new))
+        self.on_change(document, applied)
 
     @lsp_method(types.TEXT_DOCUMENT_DID_SAVE)
     def lsp_text_document__did_save(self, params: types.DidSaveTextDocumentParams) -> None:

@@ -15,6 +15,7 @@ from localdflash.code.context.denied import Refusal, is_secret
 from localdflash.code.context.edits import EditHistory
 from localdflash.code.context.gather import NEAR_LINES, gather
 from localdflash.code.context.index import Workspace
+from localdflash.code.next_edit.trail import LineEdit
 from localdflash.lsp.document import Document, line_feeds
 from localdflash.text.syntax import language_of
 
@@ -73,11 +74,13 @@ class EditorContext:
         self._mark_recent(uri)
         self.saved(uri)
 
-    def changed(self, document: Document, line: int, old: Sequence[str], new: Sequence[str]) -> None:
-        """Record that lines of a document were replaced."""
+    def changed(self, document: Document, changes: Sequence[LineEdit]) -> None:
+        """Record the changes of one notification."""
         self._mark_recent(document.uri)
         if self.refusal(document.uri) is None:
-            self._edits.changed(self._name(document.uri), line, old, new, time.monotonic())
+            name = self._name(document.uri)
+            for line, old, new in changes:
+                self._edits.changed(name, line, old, new, time.monotonic())
 
     def saved(self, uri: str) -> None:
         """Index a file again after it was saved."""

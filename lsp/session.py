@@ -45,6 +45,7 @@ class Cursor:
     manual: bool
     current: Callable[[], bool]  # whether the document has not changed since
     deadline: float = 0.35  # seconds after which an incomplete answer is returned
+    patient: bool = True  # whether to wait beyond the deadline for the first word
     grows: bool = False  # the client accepts updates, so the first whole lines are returned at once
     closers: str = ""
 
@@ -268,7 +269,7 @@ class Session:
                 return rest.rstrip()
             late = loop.time() >= end
             text = whole_lines(rest) if late or cursor.grows else ""
-            if text or (late and (text := whole_words(rest))):
+            if text or (late and ((text := whole_words(rest)) or not cursor.patient)):
                 return text
             await self._pulse.wait(None if late else end - loop.time())
         return ""

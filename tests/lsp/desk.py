@@ -68,10 +68,10 @@ class Desk:
         return self.session.changed(self.before + self.after)
 
     def ask(
-        self, *, manual: bool = False, deadline: float = 60.0, grows: bool = True
+        self, *, manual: bool = False, deadline: float = 60.0, grows: bool = True, patient: bool = True
     ) -> "asyncio.Task[list[SuggestionOffer]]":
         version = self.version
-        cursor = Cursor(self.before, self.after, manual, lambda: self.version == version, deadline, grows)
+        cursor = Cursor(self.before, self.after, manual, lambda: self.version == version, deadline, patient, grows)
         return asyncio.create_task(self.session.offers(cursor))
 
     async def asked(self, count: int = 0) -> Request:

@@ -92,9 +92,10 @@ def test_edits_over_the_wire(clients: dict[Encoding, Local], encoding: Encoding,
     client, oracle = clients[encoding], Oracle(text, encoding)
     mirror = re.split("\r\n|\r|\n", text)
 
-    def follow(_: Document, first: int, old: Any, new: Any) -> None:
-        assert mirror[first : first + len(old)] == list(old)
-        mirror[first : first + len(old)] = new
+    def follow(_: Document, changes: Any) -> None:
+        for first, old, new in changes:
+            assert mirror[first : first + len(old)] == list(old)
+            mirror[first : first + len(old)] = new
 
     client.protocol.on_change = follow
     client.open(URI, text)

@@ -142,8 +142,7 @@ def test_the_model_sees_the_whole_of_a_small_document(parts: list[str], data: st
         places = st.builds(document.position, st.integers(0, 6), st.sampled_from([0, 99]))
         start, stop = sorted((data.draw(places), data.draw(places)))
         before = document.text
-        edits.edited(document, *document.replace(start, stop, data.draw(st.sampled_from(["", "x", "x\ny"]))))
-        edits.changed(document)
+        edits.edited(document, [document.replace(start, stop, data.draw(st.sampled_from(["", "x", "x\ny"])))])
         await asyncio.sleep(0.005)
         for task in tasks:  # more are added
             await task

@@ -111,12 +111,11 @@ class Heard(list[Any]):
         followed = editor.protocol
         followed.on_open = lambda document: self.append(("open", document.uri, document.text))
         followed.on_change = self._changed
-        followed.on_changed = lambda document, count: self.append(("changed", document.version))
         followed.on_save = lambda uri: self.append(("save", uri))
         followed.on_close = lambda uri: self.append(("close", uri))
 
-    def _changed(self, document: Document, first: int, old: Any, new: Any) -> None:
-        self.append((document.version, first, list(old), list(new), document.text))
+    def _changed(self, document: Document, changes: Any) -> None:
+        self.append((document.version, changes, document.text))
 
 
 @pytest.fixture
@@ -144,7 +143,7 @@ def test_opening_closing_saving(editor: Local) -> None:
     editor.open(B, "back", version=1)
     editor.change(B, 2, X)
     assert heard[:4] == [("open", B, "b"), ("open", B, "again"), ("save", B), ("close", B)]
-    assert heard[4:] == [("open", B, "back"), (2, 0, ["back"], ["xback"], "xback"), ("changed", 2)]
+    assert heard[4:] == [("open", B, "back"), (2, [(0, ["back"], ["xback"])], "xback")]
     assert editor.text(A) == "one\ntwo\nthree\n"
 
 

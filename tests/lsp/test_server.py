@@ -160,7 +160,7 @@ async def test_edits_of_files_that_are_no_longer_allowed_are_forgotten(
     documents = {one: Document(one, "x = 1\n", 1) for one in (uri, other, untitled)}
     context = EditorContext([tmp_path], documents, lambda _: None)
     for one in (uri, untitled):
-        context.changed(Document(one, "", 1), 0, ["CANARY of " + one], ["x"])
+        context.changed(Document(one, "", 1), [(0, ["CANARY of " + one], ["x"])])
     assert len(context.describe(other)["copies"]) == 2
     context.closed(untitled)  # it may be saved as anything
     assert len(context.describe(other)["copies"]) == 1

@@ -79,6 +79,13 @@ async def test_after_the_deadline_words_are_shown(desk: Desk) -> None:
     assert await late == "return first + second"
 
 
+async def test_an_impatient_request_without_a_word_by_its_deadline_gets_nothing(desk: Desk) -> None:
+    assert await desk.ask(deadline=0.01, patient=False) == []
+    (going_on,) = desk.engine.requests
+    going_on.say(ADD, end="line")
+    assert texts(await desk.ask()) == [ADD]
+
+
 async def test_a_text_of_low_confidence_is_shown_on_request_only(desk: Desk) -> None:
     waiting = desk.ask()
     (await desk.asked(1)).say(ADD, end="line", confidence=0.01)

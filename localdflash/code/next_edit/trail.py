@@ -9,6 +9,7 @@ MAX_STEPS = 5  # texts kept
 MAX_REMEMBERED = 64  # earlier texts, and rejected patterns
 _FIRST_WORD, _LAST_WORD = re.compile(r"^\w+"), re.compile(r"\w+$")
 Position = tuple[int, int]  # line and column in characters, both 0-based
+LineEdit = tuple[int, Sequence[str], Sequence[str]]  # first line, lines removed, lines added; without line endings
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,35 +30,23 @@ class EditTrail:
         self._steps: deque[str] = deque(maxlen=MAX_STEPS)  # the texts before each edit
         self._past: deque[int] = deque(maxlen=MAX_REMEMBERED)  # hashes of the texts before each edit
         self._start = self._end = (-1, 0)  # range of the current edit
-        self._edit_count = 0  # edits begun in the current notification
         self._offered: _Offer | None = None
         self._accepted: _Offer | None = None  # the last accepted proposal
         self._rejected: deque[Hashable] = deque(maxlen=MAX_REMEMBERED)  # patterns of proposals
 
-    def edited(self, line: int, old: Sequence[str], new: Sequence[str], text: str) -> None:
-        """Record one change: the replaced lines from `line` on, and the whole text after the change."""
-        start, old_end, new_end = _changed_range(line, old, new)
-        self.cursor = new_end
-        if self._is_accepted(text) or start > self._end or old_end < self._start:
-            self._begin()
-            self._start, self._end = start, new_end
-        else:
-            end = _moved(self._end, old_end, new_end) if self._end > old_end else new_end
-            self._start, self._end = min(self._start, start), max(end, new_end)
-        # Extend to whole words: a letter typed over itself is invisible in the change.
-        self._start = min(self._start, _word_start(start, line, new))
-        self._end = max(self._end, _word_end(new_end, line, new))
-        self.text = text
-
-    def end_notification(self) -> bool:
-        """Record the end of an editor's notification; return whether its changes accepted a proposal."""
-        if self._edit_count > 1:
+    def edited(self, changes: Sequence[LineEdit], text: str) -> bool:
+        """Record the changes of one notification and the text after them; return whether they accepted a proposal."""
+        accepted = self._offered is not None and text == self._offered.accepted
+        begun = [self._add(change, begin=accepted and not number) for number, change in enumerate(changes)]
+        if any(begun):
+            self._steps.append(self.text)
+            self._past.append(hash(self.text))
+        if any(begun[1:]):  # several edits at once
             self._steps.clear()
             self._start = self._end = (-1, 0)
-        self._edit_count = 0
-        if self._accepted and self.text == self._accepted.text:  # the user undid the accepted proposal
+        self.text = text
+        if self._accepted and text == self._accepted.text:  # the user undid the accepted proposal
             self._rejected.append(self._accepted.pattern)
-        accepted = self._is_accepted(self.text)
         if accepted:
             self._accepted, self._offered = self._offered, None
         return accepted
@@ -81,13 +70,21 @@ class EditTrail:
             self._rejected.append(self._offered.pattern)
             self._offered = None
 
-    def _is_accepted(self, text: str) -> bool:
-        return self._offered is not None and text == self._offered.accepted
-
-    def _begin(self) -> None:
-        self._steps.append(self.text)
-        self._past.append(hash(self.text))
-        self._edit_count += 1
+    def _add(self, change: LineEdit, *, begin: bool) -> bool:
+        """Extend the current edit by a change, or begin a new one if `begin` or if it is elsewhere; return which."""
+        line, old, new = change
+        start, old_end, new_end = _changed_range(line, old, new)
+        self.cursor = new_end
+        begin = begin or start > self._end or old_end < self._start
+        if begin:
+            self._start, self._end = start, new_end
+        else:
+            end = _moved(self._end, old_end, new_end) if self._end > old_end else new_end
+            self._start, self._end = min(self._start, start), max(end, new_end)
+        # Extend to whole words: a letter typed over itself is invisible in the change.
+        self._start = min(self._start, _word_start(start, line, new))
+        self._end = max(self._end, _word_end(new_end, line, new))
+        return begin
 
 
 def _changed_range(line: int, old: Sequence[str], new: Sequence[str]) -> tuple[Position, Position, Position]:

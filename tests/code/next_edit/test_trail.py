@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localdflash.code.next_edit.source import difference
-from localdflash.code.next_edit.trail import MAX_STEPS, EditTrail
+from localdflash.code.next_edit.trail import MAX_STEPS, EditTrail, LineEdit
 
 TEXT = "one\ntwo\nthree\nfour\n"
 
@@ -20,15 +20,17 @@ class Typist:
     def text(self) -> str:
         return "\n".join(self.lines)
 
-    def change(self, line: int, *new: str, removed: int = 1) -> None:
-        """Replace lines, as one of several changes."""
-        old, self.lines[line : line + removed] = self.lines[line : line + removed], [*new]
-        self.trail.edited(line, old, new, self.text)
-
     def put(self, line: int, *new: str, removed: int = 1) -> bool:
         """Replace lines; return whether that accepted the proposal."""
-        self.change(line, *new, removed=removed)
-        return self.trail.end_notification()
+        return self.change((line, removed, new))
+
+    def change(self, *changes: tuple[int, int, tuple[str, ...]]) -> bool:
+        """Replace (first, count, new lines) several times in one notification."""
+        edits = list[LineEdit]()
+        for line, removed, new in changes:
+            edits.append((line, self.lines[line : line + removed], new))
+            self.lines[line : line + removed] = new
+        return self.trail.edited(edits, self.text)
 
 
 def accept(typist: Typist, line: int, new: str) -> None:
@@ -61,12 +63,12 @@ def test_what_was_accepted_and_undone_is_not_proposed_again() -> None:
 
 def test_several_places_at_once_say_nothing() -> None:
     typist = Typist()
-    typist.change(0, "uno")
-    typist.change(2, "tres")
-    typist.trail.end_notification()
+    typist.change((0, 1, ("uno",)), (2, 1, ("tres",)))
     assert typist.trail.steps() == []
     typist.put(3, "cuatro")
     assert len(typist.trail.steps()) == 2
+    typist.change((3, 1, ("cuatros",)), (1, 1, ("dos",)))  # the first one continues the last edit
+    assert typist.trail.steps() == []
 
 
 @settings(max_examples=30, deadline=None)
