@@ -1,5 +1,6 @@
 """Track open brackets, strings and comments in streamed code. An unclosed one-line string ends with its line."""
 
+import re
 from dataclasses import dataclass, replace
 
 OPENERS, CLOSERS = "([{", ")]}"  # matching brackets have the same index
@@ -7,6 +8,10 @@ _HASH, _SLASHES, _DASHES = ("#",), ("//", "/*"), ("--",)
 _COMMENTS = {"python": _HASH, "lua": _DASHES, "": ("#", "//")}
 _QUOTES = {"go": "\"'`", "javascript": "\"'`", "typescript": "\"'`", "tsx": "\"'`", "rust": '"', "": '"'}
 _MULTILINE = ("`", "*/", '"""', "'''")  # ends of strings and comments that may hold line feeds
+_JAVASCRIPT = ("javascript", "typescript", "tsx")
+_REGEX_START = re.compile(r"(?:^|[(\[{,;:=!&|?>])[ \t]*/$")  # `</` begins a JSX tag
+_CHAR_START = re.compile(r"(?<!'\w)'$")  # of a Rust character, unless a word follows: then it is a lifetime or 'a'
+_LONGEST_START = 16  # characters of a line that decide what a quote or slash begins
 
 
 @dataclass(frozen=True)
@@ -34,11 +39,11 @@ class Brackets:
     def __init__(self, language: str) -> None:
         self._comments = _COMMENTS.get(language, _SLASHES)
         self._quotes = _QUOTES.get(language, "\"'")
-        self._triples = language == "python"
+        self._language = language
         self.stack: list[Opener] = []
         self.terminator = ""
         self._indent, self._in_indent = 0, True
-        self._last = ""  # the last characters, which may be part of a longer quote or comment marker
+        self._last = ""  # the last characters, which may be the start of a string, regular expression or comment
         self.escaped = False  # the next character is escaped
         self._empty = self._after_opener = False  # the string is empty so far; only blanks since an opener
 
@@ -67,24 +72,42 @@ class Brackets:
         elif char == "\\" and self.terminator not in {"\n", "*/"}:
             self.escaped = True
             self._last = ""
+        elif self.terminator == "/" and char == "[":  # in a character class, a slash does not end the expression
+            self.terminator = "]"
         else:
             self._last = (self._last + char)[-len(self.terminator) :]
             if self._last == self.terminator:
-                self._last = char * 2 if self._empty else ""
-                self.terminator = ""
+                self._last = char * 2 if self._empty else "a"  # a value, after which a slash divides
+                self.terminator = "/" if char == "]" else ""
         self._empty = False
 
     def _in_code(self, char: str) -> None:
         marker = next((marker for marker in self._comments if (self._last + char).endswith(marker)), "")
         if marker:
             self.terminator, self._last = "*/" if marker == "/*" else "\n", ""
-        elif char in self._quotes:
-            third = self._triples and self._last == char * 2  # `_in_text` left the quotes of an empty string there
+        elif self._last.endswith(("/", "'")) and (begun := self._begun_before(char)):
+            self.terminator, self._last = begun, ""
+            self._in_text(char)
+        elif char in self._quotes and not self._is_apostrophe(char):
+            third = (
+                self._language == "python" and self._last == char * 2
+            )  # `_in_text` left the quotes of an empty string there
             self.terminator, self._last, self._empty = char * 3 if third else char, "", not third
         else:
-            self._last = char
+            self._last = (self._last + char)[-_LONGEST_START:]
             if char in OPENERS:
                 self.stack.append(Opener(char, self._indent))
                 self._after_opener = True
             elif char in CLOSERS and self.stack and self.stack[-1].closer == char:
                 self.stack.pop()
+
+    def _begun_before(self, char: str) -> str:
+        """Return the end of the regular expression or Rust character whose first character this is; "" if it is none."""
+        if self._language in _JAVASCRIPT and _REGEX_START.search(self._last):
+            return "/"
+        is_char = self._language == "rust" and _CHAR_START.search(self._last) and not (char.isalnum() or char in "_'")
+        return "'" if is_char else ""
+
+    def _is_apostrophe(self, char: str) -> bool:
+        """Return whether a quote is in a word, as in the text of a JSX tag."""
+        return char == "'" and self._language in _JAVASCRIPT and self._last[-1:].isalnum()

@@ -140,7 +140,7 @@ def _in_string_or_comment(language: str, before: str, brackets: Brackets) -> boo
     end = len(before.encode("utf-8", "replace"))
     node = tree.root_node.descendant_for_byte_range(max(end - 1, 0), end)
     while node:
-        if re.search("string|comment|char|ERROR|template", node.type):
+        if re.search("string|comment|char|regex|ERROR|template", node.type):
             return True
         node = node.parent
     return False
