@@ -102,7 +102,7 @@ class Brackets:
                 self.stack.pop()
 
     def _begun_before(self, char: str) -> str:
-        """Return the end of the regular expression or Rust character that begins with this character; "" if none does."""
+        """Return the end of the regular expression or Rust character beginning with this character; "" if none does."""
         if self._language in _JAVASCRIPT and _REGEX_START.search(self._last):
             return "/"
         is_char = self._language == "rust" and _CHAR_START.search(self._last) and not (char.isalnum() or char in "_'")
