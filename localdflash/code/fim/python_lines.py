@@ -17,7 +17,8 @@ from functools import cached_property
 from localdflash.code.fim.brackets import CLOSERS
 from localdflash.code.fim.extent import CursorContext, indent_of, starts_block
 
-INDENT_UNIT = 4  # blanks, if the line below does not show the block's indentation
+INDENT_UNIT = 4  # blanks, if no line around the cursor is indented
+_TRY = re.compile(r"^([ \t]*)try:", re.MULTILINE)
 _BRANCH = re.compile(r"\s*(?:elif|else|except|finally|case)\b")
 
 
@@ -42,7 +43,7 @@ class PythonLines:
         unknown = cursor.open_before or cursor.starts_in_string or brackets.stack or brackets.terminator.strip("\n")
         if unknown or _BRANCH.match(lines) or lines.lstrip().startswith(tuple(CLOSERS)):
             return not self._file_parses or _parses(self._before + text + self._text_after)
-        return _parses(f"{self._above}{lines}\n{self._after(lines)}")
+        return _parses(f"{self._above}{lines}\n{self._after(lines)}{self._end_of_try(lines)}")
 
     @cached_property
     def _file_parses(self) -> bool:
@@ -51,34 +52,52 @@ class PythonLines:
         return _parses(self._before + self._text_after) or _parses(without)
 
     def _after(self, lines: str) -> str:
-        below = self._below
-        if lines.rpartition("\n")[2].lstrip().startswith("@"):
-            return " " * indent_of(lines.rpartition("\n")[2]) + "def decorated(): pass\n"
+        below, last = self._below, lines.rpartition("\n")[2]
+        if last.lstrip().startswith("@"):
+            return _blanks(last) + "def decorated(): pass\n"
         if not below or below.lstrip()[0] in CLOSERS or _BRANCH.match(below):
-            last = lines.rpartition("\n")[2]
             lacks_body = below and starts_block("python", last)
-            return " " * (indent_of(last) + 1) + "pass\n" if lacks_body else ""
-        return " " * indent_of(below) + "pass\n"
+            return _blanks(last) + " pass\n" if lacks_body else ""
+        return _blanks(below) + "pass\n"
+
+    def _end_of_try(self, lines: str) -> str:
+        """Return an end for the last `try` of these lines if its `except` or its body is below, else ""."""
+        tries = _TRY.findall(lines)
+        if not tries:
+            return ""
+        is_below = indent_of(self._below) > len(tries[-1]) or bool(_BRANCH.match(self._below))
+        return f"{tries[-1]}finally: pass\n" if is_below else ""
 
 
 def missing_blanks(cursor: CursorContext) -> str:
-    """Return the blanks that an empty Python line lacks for the indentation that its neighbours suggest."""
+    """Return the blanks that an empty Python line lacks for the indentation that its neighbours suggest.
+
+    Blanks that are there count as the user's choice, except those of the header above.
+    """
     lines = [*cursor.above[-1:], *cursor.below[:1]]
     if cursor.language != "python" or cursor.line.strip(" ") or cursor.rest.strip() or cursor.open_before:
         return ""
-    if not cursor.above or cursor.starts_in_string or any(line.startswith("\t") for line in lines):
+    if not cursor.above or cursor.starts_in_string or any(line[0] == "\t" for line in (*cursor.above, *cursor.below)):
         return ""
     above, below = indent_of(lines[0]), indent_of(lines[1]) if cursor.below else 0
-    inner = below if below > above else above + INDENT_UNIT
-    needed = inner if starts_block("python", lines[0]) else min(above, below)
-    return " " * (needed - len(cursor.line))
+    if not starts_block("python", lines[0]):
+        return "" if cursor.line else " " * min(above, below)
+    if len(cursor.line) > above:
+        return ""  # indented already
+    unit = min(filter(None, map(indent_of, (*cursor.above, *cursor.below))), default=INDENT_UNIT)
+    inner = below if below > above else above + min(unit, INDENT_UNIT)
+    return " " * (inner - len(cursor.line))
+
+
+def _blanks(line: str) -> str:
+    return line[: indent_of(line)]
 
 
 def _skeleton(above: list[str]) -> str:
     """Return the skeleton of the blocks around the last of these lines, and of the line itself."""
     blocks: list[str] = []
     for line in reversed(above):
-        blanks = line[: indent_of(line)]
+        blanks = _blanks(line)
         if not blocks:
             blocks.append(blanks + ("if 1:" if starts_block("python", line) else "pass"))
         elif len(blanks) < indent_of(blocks[-1]):

@@ -4,10 +4,12 @@ Three checks: brackets and strings; for Python, the lines with Python's parser; 
 """
 
 import re
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from copy import deepcopy
 from functools import cache, cached_property, partial
 from typing import NamedTuple
+
+from tree_sitter import Node, Tree
 
 from localdflash.code.fim.extent import CursorContext, find_cursor_context
 from localdflash.code.fim.python_lines import PythonLines
@@ -25,12 +27,15 @@ MAX_AFTER_CHARS = 12_000  # a text after the cursor of this length was truncated
 NEAR_LINES = 12  # no syntax error is accepted within this distance of the completion
 
 
+_Places = Set[tuple[int, int]]  # byte ranges
+
+
 class _Reading(NamedTuple):
     """Parsed code around the cursor."""
 
     around: syntax.Surroundings
     max_errors: int  # the lower number of syntax errors, with or without the cursor's line
-    errors_above: Set[tuple[int, int]]  # byte ranges of errors that end above the cursor's line: not the completion's
+    known: _Places  # of errors on other lines, which are not the completion's; see `_places`
 
 
 class Soundness:
@@ -68,23 +73,26 @@ class Soundness:
         return any(self._parses(read, text) for read in self._readings)
 
     def _parses(self, read: Callable[[], _Reading], text: str) -> bool:
-        around, max_errors, errors_above = read()
-        errors = syntax.errors(around.with_text(text))
-        first = self._before.count("\n")
-        near = range(first - NEAR_LINES, first + text.count("\n") + NEAR_LINES + 1)
-        return len(errors) <= max_errors and not any(
-            error.start_point.row in near and error.byte_range not in errors_above for error in errors
-        )
+        around, max_errors, known = read()
+        tree = around.with_text(text)
+        errors, first = syntax.errors(tree), self._before.count("\n")
+        last = first + text.count("\n")
+        near = [error for error in errors if first - NEAR_LINES <= error.start_point.row <= last + NEAR_LINES]
+        above, below = _places(near, tree, first, last)
+        return len(errors) <= max_errors and len(above) + len(below) == len(near) and above | below <= known
 
     def _read(self, after: str) -> _Reading:
         language, line, rest = self._cursor.language, self._cursor.line, self._cursor.rest
         around = syntax.Surroundings(language, self._before, after)
         errors = syntax.errors(around.tree)
         without = syntax.parse(language, self._before[: -len(line) or None] + after[len(rest) :]) if errors else None
-        errors_without = syntax.errors(without) if without else errors
-        row = self._before.count("\n")
-        above = {error.byte_range for error in (*errors, *errors_without) if error.end_point.row < row}
-        return _Reading(around, min(len(errors), len(errors_without)), above)
+        if without is None:
+            return _Reading(around, len(errors), frozenset())
+        errors_without, row = syntax.errors(without), self._before.count("\n")
+        above, _ = _places(errors, around.tree, row, row)  # those below may be due to the incomplete line
+        above_without, below_without = _places(errors_without, without, row, row)
+        known = above | above_without | below_without
+        return _Reading(around, min(len(errors), len(errors_without)), known)
 
     def _is_balanced(self, text: str) -> bool:
         """Return whether a completion closes the brackets and strings it opens and does not end with an operator."""
@@ -126,6 +134,14 @@ class Soundness:
         """Return whether the string around the cursor is closed after it."""
         quote = self._cursor.brackets.terminator
         return quote in (self._cursor.rest if len(quote) == 1 and quote != "`" else self._after)
+
+
+def _places(errors: Sequence[Node], tree: Tree, first: int, last: int) -> tuple[_Places, _Places]:
+    """Return the byte ranges of errors above line `first`, and of those below line `last`, counted from the end."""
+    size = tree.root_node.end_byte
+    above = {error.byte_range for error in errors if error.end_point.row < first}
+    below = [error.byte_range for error in errors if error.start_point.row > last]
+    return above, {(start - size, end - size) for start, end in below}
 
 
 def _start_of_last_part(text: str) -> int:

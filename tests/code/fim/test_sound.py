@@ -24,6 +24,10 @@ SOUND = {
     "in a block whose header was cut off": ("c:", "    if a:\n        b()\n    if ", "\n        e\n"),
     "an opener that is closed below": ("[", "x = ", "\n    1,\n]\n"),
     "a word that ends like an operator": ("or", "raise KeyErr", "\n"),
+    "a try whose body is below": ("y:", "def f():\n    tr", "\n        a()\n    except A:\n        b()\n"),
+    "a try whose end is below": ("try:\n        a()", "def f():\n    ", "\n    except A:\n        b()\n"),
+    "in a body of tabs": ("2", "def f():\n\tx = ", "\n\treturn x\n"),
+    "a body of tabs": ("if a:\n\t\tb()", "def f():\n\t", "\n\treturn x\n"),
     "beside an error far away": ("y = 1", "x = (\n" + "\n" * 40 + "def f():\n    pass\n\n\n", "\n"),
 }
 UNSOUND = {
@@ -33,6 +37,8 @@ UNSOUND = {
     "a second star among parameters": ("*args,", "def f(\n    a,\n    *,\n    ", "\n    b=1,\n):\n    pass\n"),
     "an opener without a body": ("if a:", CLASS, "\n        b()\n"),
     "an operator behind the line's own blank": ("in", "return a ", "\n"),
+    "a try that nothing ends": ("try:\n        a()", "def f():\n    ", "\n    b()\n"),
+    "an opener without a body, in tabs": ("if a:", "def f():\n\t", "\n\tb()\n"),
     "a dedent to nowhere": ("a = 1\n      b = 2", CLASS, "\n"),
     "a header that takes its body away": ("x() -> None: ...", "def ", "\n    pass\n"),
 }
@@ -76,6 +82,10 @@ LOOP = "void f(void) {\n    list_for_each_entry(pos, head, list) {\n        g(po
         ("c", "1;", LOOP, "\n}\n", True),  # the macro above is an error in the grammar
         ("python", "...", "class P:\n    def read(self) -> bytes: ", "\n", True),
         ("python", "zeros(10)", "%matplotlib inline\nimport numpy as np\nx = np.", "\n", True),
+        ("python", "zeros(10)", "import numpy as np\nx = np.", "\n%matplotlib inline\n", True),
+        ("typescript", "1;", "const a = ", "\nconst b = ;\n", True),
+        ("c", "1;", "int f(void) {\n    int n = ", "\n}\n\nAPI int g(int b) {\n    return b;\n}\n", True),
+        ("c", "1", "int n = ", "\nint m = ;\n", False),  # an error more than the one below
         ("typescript", "Array<string>", "type B = ", "\n", True),
         ("typescript", "(a) =>", "const f = ", "\n", False),
         ("html", "<li>b</li>", "", "\n", True),
@@ -83,7 +93,7 @@ LOOP = "void f(void) {\n    list_for_each_entry(pos, head, list) {\n        g(po
         ("javascript", "a.", "b = ", "\n", False),
     ],
 )
-def test_what_looks_like_an_operator_or_is_wrong_above(
+def test_what_looks_like_an_operator_or_is_wrong_elsewhere(
     language: str, text: str, before: str, after: str, expected: bool
 ) -> None:
     assert sound(text, before, after, language) == expected
@@ -154,6 +164,11 @@ def test_what_an_editor_closed_is_closed_again_or_left(text: str, before: str, c
         ("x = [\n", "\n]\n", 0),
         ("def f():\n    return", "\n", 0),
         ("if a:\n\tb()\n", "\n\tc()\n", 0),
+        ("def f():\n\tpass\n\ndef g():\n", "\n", 0),
+        ("def f():\n  pass\n\ndef g():\n", "\n", 2),
+        ("class A:\n    def f(self):\n    ", "\n", 4),
+        ("if a:\n    ", "\n        b()\n", 0),  # a header is missing, and what is below is its body
+        ("if a:\n    if b:\n        c()\n    ", "\n        d()\n", 0),
     ],
 )
 def test_blanks(before: str, after: str, expected: int) -> None:
