@@ -97,6 +97,8 @@ class Session:
 
     async def offers(self, cursor: Cursor) -> list[SuggestionOffer]:
         """Return the suggestions to show; [] if there are none, or a newer request or a change makes them obsolete."""
+        if not cursor.current():
+            return []
         turn = self._begin_turn()
 
         def current() -> bool:

@@ -6,6 +6,7 @@ from typing import cast
 import pytest
 
 from localdflash.lsp import suggestions
+from localdflash.lsp.session import Cursor
 from tests.lsp.desk import ADD, HEAD, TAIL, Desk, Request, settled, texts
 
 OTHER = "file:///b.py"
@@ -84,6 +85,16 @@ async def test_an_impatient_request_without_a_word_by_its_deadline_gets_nothing(
     (going_on,) = desk.engine.requests
     going_on.say(ADD, end="line")
     assert texts(await desk.ask()) == [ADD]
+
+
+async def test_a_request_for_an_old_text_does_not_end_the_newest_one(desk: Desk) -> None:
+    old = Cursor(desk.before, desk.after, manual=False, current=lambda: False)
+    desk.type("x")
+    newest = desk.ask()
+    asked = await desk.asked(1)
+    assert await desk.session.offers(old) == []  # its context took long to find
+    asked.say(ADD, end="line")
+    assert texts(await newest) == [ADD]
 
 
 async def test_a_text_of_low_confidence_is_shown_on_request_only(desk: Desk) -> None:
