@@ -22,6 +22,7 @@ from localdflash.text.syntax import language_of
 MAX_REPLACED_TEXTS = 8  # texts that edits removed; the engine copies drafts from them
 CELL_SCHEME = "vscode-notebook-cell"  # scheme of URIs whose path names a notebook, and whose fragment names a cell
 MAX_NEIGHBOURS = 8  # open files that are searched
+MAX_EDITS = 8  # recent edits in the prompt
 
 
 class EditorContext:
@@ -80,7 +81,7 @@ class EditorContext:
         if self.refusal(document.uri) is None:
             name = self._name(document.uri)
             for line, old, new in changes:
-                self._edits.changed(name, line, old, new, time.monotonic())
+                self._edits.changed(document.uri, name, line, old, new, time.monotonic())
 
     def saved(self, uri: str) -> None:
         """Index a file again after it was saved."""
@@ -93,7 +94,7 @@ class EditorContext:
         self._lookup_lines.pop(uri, None)
         self._recent.pop(uri, None)
         if path_of(uri) is None:
-            self._edits.forget(self._name(uri))  # it may be saved as a secret file later
+            self._edits.forget(uri)  # it may be saved as a secret file later
 
     def is_far(self, uri: str, line: int) -> bool:
         """Return whether context was last looked up far from this line, or never."""
@@ -108,7 +109,8 @@ class EditorContext:
             near = [other for other in reversed(self._recent) if other != uri and other in self._documents]
             allowed = [other for other in near[:MAX_NEIGHBOURS] if self.refusal(other) is None]
             others = [self._neighbour(self._documents[other]) for other in allowed]
-            parts = await asyncio.to_thread(self._gather, self._file(document), line, others)
+            diffs = self._edits.diffs(MAX_EDITS, (uri, line))
+            parts = await asyncio.to_thread(self._gather, self._file(document), line, others, diffs)
         if uri not in self._documents:
             return False
         self._lookup_lines[uri] = line
@@ -117,11 +119,13 @@ class EditorContext:
         self._parts[uri] = parts
         return True
 
-    def _gather(self, current: OpenFile, line: int, others: Sequence[OpenFile]) -> list[ContextPiece]:
-        for name in {edit.name for edit in self._edits.edits()}:
-            if not self._workspace.allowed_name(name):  # it was allowed when the edit was recorded
-                self._edits.forget(name)
-        return gather(self._workspace, current, line, others, self._edits)
+    def _gather(
+        self, current: OpenFile, line: int, others: Sequence[OpenFile], diffs: Sequence[ContextPiece]
+    ) -> list[ContextPiece]:
+        for edit in self._edits.edits():
+            if not self._workspace.allowed_name(edit.name):  # it was allowed when the edit was recorded
+                self._edits.forget(edit.document)
+        return gather(self._workspace, current, line, others, diffs)
 
     def _mark_recent(self, uri: str) -> None:
         self._recent.pop(uri, None)

@@ -29,7 +29,6 @@ from typing import Any
 
 from localdflash.cli.output import say
 from localdflash.code.context.context import ContextPiece, OpenFile
-from localdflash.code.context.edits import EditHistory
 from localdflash.code.context.gather import gather
 from localdflash.code.context.index import Workspace
 from localdflash.lab import result_file
@@ -116,7 +115,7 @@ class PackageContext:
             workspace.start()
             workspace.settled(60.0)
         current = OpenFile(self._into / package / name, name, position.language, position.before + position.after)
-        pieces = gather(self._workspaces[package], current, position.before.count("\n"), [], EditHistory())
+        pieces = gather(self._workspaces[package], current, position.before.count("\n"), [], [])
         return [one for one in pieces if ("own" if one.name == name else "other") in self._sources]
 
 

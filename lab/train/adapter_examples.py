@@ -97,9 +97,10 @@ class FimExampleSampler:
         edits, line = EditHistory(), file.text.count("\n", 0, gap.start)
         if rng.random() < EDITS_SHARE:
             self._simulate_edits(edits, file, line, rng)
+        diffs = edits.diffs(4)
         if rng.random() < OTHER_CODE_SHARE:
-            return gather(self._workspace, file, line, self._sample_open_files(file, rng), edits, MAX_OTHER_CODE_CHARS)
-        return edits.diffs(4)
+            return gather(self._workspace, file, line, self._sample_open_files(file, rng), diffs, MAX_OTHER_CODE_CHARS)
+        return diffs
 
     def _sample_open_files(self, file: OpenFile, rng: random.Random) -> Sequence[OpenFile]:
         """Return other files of the package that an editor might have open."""
@@ -118,7 +119,7 @@ class FimExampleSampler:
             words = [word for word in "".join(new).replace("(", " ").replace(".", " ").split() if word.isidentifier()]
             word = rng.choice(words) if words else ""
             old = [line.replace(word, rng.choice(_OLD_NAMES)) for line in new] if word and rng.random() < 0.6 else []
-            edits.changed(file.name, first, old, new, 60.0 * turn)
+            edits.changed(file.name, file.name, first, old, new, 60.0 * turn)
 
 
 def word_to_heal(before: str, rng: random.Random) -> str:

@@ -236,7 +236,6 @@ def repository_of(path: Path) -> Path | None:
 def context_of(path: Path, root: Path, text: str, line: int) -> list[dict[str, Any]]:
     """Return code from other files of the repository for the prompt; `line`, the cursor's, counts from 0."""
     from localdflash.code.context.context import OpenFile
-    from localdflash.code.context.edits import EditHistory
     from localdflash.code.context.gather import gather
     from localdflash.code.context.index import Workspace
 
@@ -246,7 +245,7 @@ def context_of(path: Path, root: Path, text: str, line: int) -> list[dict[str, A
     try:
         workspace.settled(INDEXING_SECONDS)
         current = OpenFile(path, path.relative_to(root).as_posix(), language_of(path.name), text)
-        parts = gather(workspace, current, line, [], EditHistory())
+        parts = gather(workspace, current, line, [], [])
     finally:
         workspace.close()
     return [{"kind": one.kind, "name": one.name, "text": one.text, "weight": one.weight} for one in parts]

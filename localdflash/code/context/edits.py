@@ -5,7 +5,7 @@ A change becomes part of its document's latest edit if that edit is near and rec
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from localdflash.code.context.context import ContextPiece
@@ -36,7 +36,8 @@ class EditHunk:
 class RecentEdit:
     """Sorted hunks of one document; no two are adjacent."""
 
-    name: str
+    document: str  # unique, such as a URI
+    name: str  # shown to the model; several documents may share it
     hunks: list[EditHunk] = field(default_factory=list)
     changed_at: float = 0.0  # seconds, by the clock of `EditHistory.changed`
 
@@ -58,13 +59,13 @@ class RecentEdit:
 
 
 class EditHistory:
-    """The newest edits of all documents. Thread-safe."""
+    """The newest edits of all documents, which are told apart by `document`. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._edits: list[RecentEdit] = []
 
-    def changed(self, name: str, line: int, old: Sequence[str], new: Sequence[str], now: float) -> None:
+    def changed(self, document: str, name: str, line: int, old: Sequence[str], new: Sequence[str], now: float) -> None:
         """Record that lines from `line` (0-based) on were replaced. Lines have no line endings; `now`: seconds."""
         if is_secret(PurePath(name)):
             return
@@ -72,31 +73,36 @@ class EditHistory:
         if old == new:
             return
         with self._lock:
-            self._add(name, EditHunk(line, old, new), now)
+            self._add(document, name, EditHunk(line, old, new), now)
             del self._edits[:-MAX_EDITS]
 
-    def _add(self, name: str, change: EditHunk, now: float) -> None:
-        edit = next((one for one in reversed(self._edits) if one.name == name), None)
+    def _add(self, document: str, name: str, change: EditHunk, now: float) -> None:
+        edit = next((one for one in reversed(self._edits) if one.document == document), None)
         if edit and _continues(edit, change.line, change.line + len(change.old), now):
-            merged = RecentEdit(name, _merge(edit, change), now)
+            merged = RecentEdit(document, name, _merge(edit, change), now)
             if merged.size() <= MAX_EDIT_CHARS:
                 self._edits.remove(edit)
                 self._edits += [merged] if merged.hunks else []
                 return
-        new_edit = RecentEdit(name, [change], now)
+        new_edit = RecentEdit(document, name, [change], now)
         # A change too large to keep leaves an empty edit: later changes must not merge with edits whose lines it moved.
-        self._edits.append(new_edit if new_edit.size() <= MAX_EDIT_CHARS else RecentEdit(name, [], now))
+        self._edits.append(new_edit if new_edit.size() <= MAX_EDIT_CHARS else RecentEdit(document, name, [], now))
 
     def edits(self) -> list[RecentEdit]:
         """Return all edits, newest last."""
         with self._lock:
-            return [RecentEdit(edit.name, list(edit.hunks), edit.changed_at) for edit in self._edits if edit.hunks]
+            return [replace(edit, hunks=list(edit.hunks)) for edit in self._edits if edit.hunks]
 
     def diffs(self, limit: int, cursor: tuple[str, int] | None = None) -> list[ContextPiece]:
-        """Return at most `limit` edits, newest last, as diffs. The newest is left out if near `cursor` (name, line)."""
+        """Return at most `limit` edits as diffs, newest last; without the newest if near `cursor` (document, line)."""
         edits = self.edits()
         newest = edits[-1] if edits else None
-        if cursor and newest and newest.name == cursor[0] and newest.distance(cursor[1], cursor[1] + 1) <= NEAR_LINES:
+        if (
+            cursor
+            and newest
+            and newest.document == cursor[0]
+            and newest.distance(cursor[1], cursor[1] + 1) <= NEAR_LINES
+        ):
             edits.pop()
         ages = range(min(limit, len(edits)), 0, -1)
         return [
@@ -109,10 +115,10 @@ class EditHistory:
         texts = ("\n".join(hunk.old) for edit in reversed(self.edits()) for hunk in reversed(edit.hunks))
         return list(dict.fromkeys(text for text in texts if text.strip()))[:limit]
 
-    def forget(self, name: str) -> None:
+    def forget(self, document: str) -> None:
         """Drop the edits of a document."""
         with self._lock:
-            self._edits = [edit for edit in self._edits if edit.name != name]
+            self._edits = [edit for edit in self._edits if edit.document != document]
 
 
 def _continues(edit: RecentEdit, first: int, last: int, now: float) -> bool:

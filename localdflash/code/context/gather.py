@@ -15,7 +15,6 @@ from typing import TypeVar
 from localdflash.code.context.context import ContextPiece, OpenFile
 from localdflash.code.context.definitions import Definition, find_definitions
 from localdflash.code.context.denied import is_secret
-from localdflash.code.context.edits import EditHistory
 from localdflash.code.context.files import MAX_FILE_BYTES, clean_name, is_minified
 from localdflash.code.context.imports import cut_head, import_statements, parse_imports
 from localdflash.code.context.index import Workspace
@@ -26,7 +25,6 @@ STEP_LINES = 5  # the range of near lines moves by this step
 MAX_CANDIDATES = 3  # a name with more definitions in the workspace is ambiguous: none is used
 MAX_CONTEXT_CHARS = 6_000  # all pieces together; `assemble` then truncates them to a token budget
 MAX_PASSAGES = 4  # passages from other open files
-MAX_EDITS = 8  # recent edits in the prompt
 MIN_SIMILARITY = 0.05  # Jaccard similarity of the identifiers of a passage and of the code at the cursor
 OWN_SHARE, IMPORT_SHARE, DEFINITION_SHARE, PASSAGE_SHARE = 0.25, 0.45, 0.65, 0.85  # cumulative shares of the characters
 _NAME = re.compile(r"[^\W\d]\w{2,}")
@@ -56,10 +54,13 @@ def gather(
     current: OpenFile,
     line: int,
     others: Sequence[OpenFile],
-    edits: EditHistory,
+    diffs: Sequence[ContextPiece],
     characters: int = MAX_CONTEXT_CHARS,
 ) -> list[ContextPiece]:
-    """Return the pieces in prompt order, at most `characters` together; [] if the current file may not be used."""
+    """Return the pieces in prompt order, at most `characters` together; [] if the current file may not be used.
+
+    `diffs`: of recent edits, newest last.
+    """
     if not _is_allowed(workspace, current):
         return []
     names = _names_near(current.text.split("\n"), line)
@@ -68,8 +69,8 @@ def gather(
     pieces = _as_pieces("import", imported, int(characters * IMPORT_SHARE) - _length(own))
     pieces += _as_pieces("definition", used, int(characters * DEFINITION_SHARE) - _length(own + pieces))
     pieces += own
-    pieces += _passages(workspace, current, line, others, edits, int(characters * PASSAGE_SHARE) - _length(pieces))
-    recent = [diff for diff in edits.diffs(MAX_EDITS, (current.name, line)) if workspace.allowed_name(diff.name)]
+    pieces += _passages(workspace, current, line, others, diffs, int(characters * PASSAGE_SHARE) - _length(pieces))
+    recent = [diff for diff in diffs if workspace.allowed_name(diff.name)]
     return pieces + _fitting(recent, [(len(one.text), one.weight) for one in recent], characters - _length(pieces))
 
 
@@ -158,18 +159,23 @@ def _as_pieces(kind: str, weighted: _WeightedDefinitions, room: int) -> list[Con
 
 
 def _passages(
-    workspace: Workspace, current: OpenFile, line: int, others: Sequence[OpenFile], edits: EditHistory, room: int
+    workspace: Workspace,
+    current: OpenFile,
+    line: int,
+    others: Sequence[OpenFile],
+    diffs: Sequence[ContextPiece],
+    room: int,
 ) -> list[ContextPiece]:
     near = _identifiers_around(current.text.split("\n"), line)
-    edited = {edit.name for edit in edits.edits()}
+    edited = {diff.name for diff in diffs}
     pieces = []
     for other in others:
         if other.name == current.name or not _is_allowed(workspace, other):
             continue
         text, similarity = _most_similar(near, other.text)
         if similarity >= MIN_SIMILARITY:
-            kind = "recent" if other.name in edited else "open"
-            pieces.append(ContextPiece(kind, clean_name(other.name), text, round(similarity, 3)))
+            name = clean_name(other.name)
+            pieces.append(ContextPiece("recent" if name in edited else "open", name, text, round(similarity, 3)))
     best = sorted(pieces, key=lambda piece: (-piece.weight, piece.name))[:MAX_PASSAGES]
     fitting = _fitting(best, [(len(piece.text), piece.weight) for piece in best], room)
     return sorted(fitting, key=lambda piece: piece.name)

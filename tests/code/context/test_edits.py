@@ -30,7 +30,7 @@ def test_edits_lead_from_the_old_document_to_the_new(changes: list[tuple[str, in
     for name, at, count, lines, pause in changes:
         line = min(at, len(new[name]))
         now += pause
-        history.changed(name, line, new[name][line : line + count], lines, now)
+        history.changed(name, name, line, new[name][line : line + count], lines, now)
         new[name][line : line + count] = lines
     by_hunk = {name: list(lines) for name, lines in old.items()}
     for edit in history.edits():
@@ -47,16 +47,25 @@ def texts(history: EditHistory) -> list[str]:
 
 def test_the_edit_under_way_is_left_out() -> None:
     history = EditHistory()
-    history.changed("b.py", 3, ["x"], ["y"], 0.0)
-    history.changed("a.py", 4, [""], ["import os"], 1.0)
+    history.changed("b.py", "b.py", 3, ["x"], ["y"], 0.0)
+    history.changed("a.py", "a.py", 4, [""], ["import os"], 1.0)
     for typing, names in {("a.py", 4): ["b.py"], ("a.py", 40): ["b.py", "a.py"], ("b.py", 3): ["b.py", "a.py"]}.items():
         assert [part.name for part in history.diffs(9, typing)] == names
+
+
+def test_documents_of_one_name_have_edits_of_their_own() -> None:
+    history = EditHistory()
+    history.changed("cell 0", "a.ipynb", 0, ["a = 1"], ["a = 2"], 0.0)
+    history.changed("cell 1", "a.ipynb", 0, ["import os"], ["import sys"], 0.1)
+    assert texts(history) == ["@@ -1,1 +1,1 @@\n-a = 1\n+a = 2", "@@ -1,1 +1,1 @@\n-import os\n+import sys"]
+    history.forget("cell 0")
+    assert len(texts(history)) == 1
 
 
 def test_secret_and_forgotten_files_have_no_edits() -> None:
     history = EditHistory()
     for name in (".env", "config/secrets.yaml", "a\x1b[2J\n.py"):
-        history.changed(name, 0, ["CANARY"], ["x"], 0.0)
+        history.changed(name, name, 0, ["CANARY"], ["x"], 0.0)
     (part,) = history.diffs(9)
     assert part.name.isprintable()
     history.forget("a\x1b[2J\n.py")

@@ -56,7 +56,7 @@ def document(opened: Opened, text: str = MAIN, name: str = "src/pkg/main.py", la
 
 
 def test_imports_then_names_near_the_cursor(opened: Opened) -> None:
-    parts = gather(opened.workspace, document(opened), 18, [], EditHistory(), 8_000)
+    parts = gather(opened.workspace, document(opened), 18, [], [], 8_000)
     assert [(part.kind, part.name, part.text) for part in parts] == [
         ("import", "src/pkg/shapes.py", "class Circle:\n    '''Round.'''\n    def area(self): pass\nSIZE = 3"),
         ("definition", "src/pkg/tools/util.py", "def compute_area(shape, unit):\n    '''Area in a unit.'''"),
@@ -67,7 +67,7 @@ def test_imports_then_names_near_the_cursor(opened: Opened) -> None:
 
 def test_far_imports_and_definitions_of_the_file_itself(opened: Opened) -> None:
     far = MAIN.replace("\n\ndef main", "\n" + "x = 1\n" * 60 + "\ndef main")
-    *others, own = gather(opened.workspace, document(opened, far), far.count("\n") - 2, [], EditHistory(), 8_000)
+    *others, own = gather(opened.workspace, document(opened, far), far.count("\n") - 2, [], [], 8_000)
     assert (own.name, own.text.split("\n\n")[1:]) == ("src/pkg/main.py", ["def mine():"])
     assert own.text.startswith("from pkg import Circle\n")
     assert others[0].name == "src/pkg/shapes.py"
@@ -83,8 +83,8 @@ def test_similar_passages_of_other_files_recently_edited_or_open(opened: Opened)
         document(opened, padding, "src/far/c.py"),
     ]
     edits = EditHistory()
-    edits.changed("src/far/b.py", 0, ["old"], ["new"], 0.0)
-    parts = gather(opened.workspace, current, 15, others, edits, 20_000)
+    edits.changed("src/far/b.py", "src/far/b.py", 0, ["old"], ["new"], 0.0)
+    parts = gather(opened.workspace, current, 15, others, edits.diffs(8), 20_000)
     assert [(part.kind, part.name) for part in parts] == [
         ("recent", "src/far/b.py"),
         ("open", "src/far/z.py"),
@@ -99,13 +99,13 @@ def test_similar_passages_of_other_files_recently_edited_or_open(opened: Opened)
 def test_the_characters_are_limited_and_the_order_is_deterministic(opened: Opened) -> None:
     edits = EditHistory()
     for number in range(9):
-        edits.changed(f"{number}.py", 0, ["a" * 50], ["b" * 50], number)
+        edits.changed(f"{number}.py", f"{number}.py", 0, ["a" * 50], ["b" * 50], number)
     others = [document(opened, MAIN + f"# {number}", f"o{number}.py") for number in range(6)]
     for room in (0, 1, 40, 100, 300, 1_000, 100_000):
-        parts = gather(opened.workspace, document(opened), 18, others, edits, room)
+        parts = gather(opened.workspace, document(opened), 18, others, edits.diffs(8), room)
         assert sum(len(part.text) for part in parts) <= room
         assert all(part.text and 0 < part.weight <= 1 for part in parts)
-        assert gather(opened.workspace, document(opened), 18, others[::-1], edits, room) == parts
+        assert gather(opened.workspace, document(opened), 18, others[::-1], edits.diffs(8), room) == parts
 
 
 def test_only_a_finished_name_of_another_file_changes_the_context(opened: Opened) -> None:
@@ -120,8 +120,8 @@ def test_only_a_finished_name_of_another_file_changes_the_context(opened: Opened
         current = document(opened, text + typed[:end])
         line = current.text.count("\n")
         lines = current.text.split("\n")
-        edits.changed(current.name, line, [lines[line][:-1]], [lines[line]], end / 10)
-        answers.append(gather(opened.workspace, current, line, others, edits, 8_000))
+        edits.changed(current.name, current.name, line, [lines[line][:-1]], [lines[line]], end / 10)
+        answers.append(gather(opened.workspace, current, line, others, edits.diffs(8, (current.name, line)), 8_000))
     prompts = [[(part.name, part.text) for part in answer] for answer in answers]
     changes = [(before, after) for before, after in pairwise(prompts) if before != after]
     assert len(changes) <= 4, len(answers)

@@ -33,7 +33,7 @@ def everything(opened: Opened, others: list[OpenFile], edits: EditHistory | None
     names = (CANARY, "unknown", "visible")
     found = [opened.workspace.find(name, language) for name in names for language in ("python", "go", "typescript")]
     parts = [
-        gather(opened.workspace, one, line, others, edits or EditHistory(), 100_000)
+        gather(opened.workspace, one, line, others, edits.diffs(8) if edits else [], 100_000)
         for one in current
         for line in (0, 6)
     ]
@@ -60,7 +60,7 @@ def test_secret_files(open_workspace: Opens) -> None:
     opened = open_workspace(PLAIN | dict.fromkeys(DENIED, TEXT) | rules)
     edits = EditHistory()
     for name in DENIED:
-        edits.changed(name, 0, [CANARY], [f"{CANARY} 2"], 0.0)
+        edits.changed(name, name, 0, [CANARY], [f"{CANARY} 2"], 0.0)
         opened.workspace.refresh(opened.root / name)
         assert not opened.workspace.allowed(opened.root / name)
     assert opened.workspace.settled(PATIENCE)
@@ -76,7 +76,7 @@ def test_ignored_files(open_workspace: Opens, rules: str) -> None:
     opened = open_workspace(PLAIN | {"deep/er/hidden.py": TEXT, rules: "hidden.*"})
     name = "deep/er/hidden.py"
     edits = EditHistory()
-    edits.changed(name, 0, [CANARY], [f"{CANARY} 2"], 0.0)
+    edits.changed(name, name, 0, [CANARY], [f"{CANARY} 2"], 0.0)
     text = everything(opened, [opened_with(opened, name)], edits)
     assert "def visible()" in text
     assert CANARY not in text
@@ -123,7 +123,7 @@ def test_a_secret_document_has_no_context_itself(open_workspace: Opens) -> None:
     opened = open_workspace(PLAIN)
     for name in (".env", "secrets.py", ".ssh/config"):
         current = OpenFile(opened.root / name, name, "python", CURRENT)
-        assert gather(opened.workspace, current, 0, [], EditHistory(), 10_000) == []
+        assert gather(opened.workspace, current, 0, [], [], 10_000) == []
 
 
 def test_secret_files_are_not_even_opened(open_workspace: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
