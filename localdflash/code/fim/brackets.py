@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 
 OPENERS, CLOSERS = "([{", ")]}"  # matching brackets have the same index
 _HASH, _SLASHES, _DASHES = ("#",), ("//", "/*"), ("--",)
-_COMMENTS = {"python": _HASH, "lua": _DASHES, "": ("#", "//")}
+_COMMENTS = {"python": _HASH, "lua": _DASHES, "": (" # ", " // ")}  # "": not `#fff`, `$#` or `http://`
 _QUOTES = {"go": "\"'`", "javascript": "\"'`", "typescript": "\"'`", "tsx": "\"'`", "rust": '"', "": '"'}
 _MULTILINE = ("`", "*/", '"""', "'''")  # ends of strings and comments that may hold line feeds
+_WITH_TRIPLES = ("python", "java")  # languages with strings in three quotes
 _JAVASCRIPT = ("javascript", "typescript", "tsx")
 _REGEX_START = re.compile(r"(?:^|[(\[{,;:=!&|?>])[ \t]*/$")  # `</` begins a JSX tag
 _CHAR_START = re.compile(r"(?<!'\w)'$")  # of a Rust character, unless a word follows: then it is a lifetime or 'a'
@@ -43,7 +44,7 @@ class Brackets:
         self.stack: list[Opener] = []
         self.terminator = ""
         self._indent, self._in_indent = 0, True
-        self._last = ""  # the last characters, which may be the start of a string, regular expression or comment
+        self._last = " "  # the last characters, which may be the start of a string, regular expression or comment
         self.escaped = False  # the next character is escaped
         self._empty = self._after_opener = False  # the string is empty so far; only blanks since an opener
 
@@ -64,12 +65,12 @@ class Brackets:
             else:
                 self._in_code(char)
             if char == "\n" and self.terminator not in _MULTILINE:
-                self.terminator, self._last = "", ""
+                self.terminator, self._last = "", " "
 
     def _in_text(self, char: str) -> None:
         if self.escaped:
             self.escaped = False
-        elif char == "\\" and self.terminator not in {"\n", "*/"}:
+        elif char == "\\" and self._has_escapes:
             self.escaped = True
             self._last = ""
         elif self.terminator == "/" and char == "[":  # in a character class, a slash does not end the expression
@@ -89,12 +90,11 @@ class Brackets:
             self.terminator, self._last = begun, ""
             self._in_text(char)
         elif char in self._quotes and not self._is_apostrophe(char):
-            third = (
-                self._language == "python" and self._last == char * 2
-            )  # `_in_text` left the quotes of an empty string there
+            # `_in_text` left the quotes of an empty string there.
+            third = self._language in _WITH_TRIPLES and self._last == char * 2
             self.terminator, self._last, self._empty = char * 3 if third else char, "", not third
         else:
-            self._last = (self._last + char)[-_LONGEST_START:]
+            self._last = (self._last + char.replace("\t", " "))[-_LONGEST_START:]
             if char in OPENERS:
                 self.stack.append(Opener(char, self._indent))
                 self._after_opener = True
@@ -109,5 +109,11 @@ class Brackets:
         return "'" if is_char else ""
 
     def _is_apostrophe(self, char: str) -> bool:
-        """Return whether a quote is in a word, as in the text of a JSX tag."""
-        return char == "'" and self._language in _JAVASCRIPT and self._last[-1:].isalnum()
+        """Return whether a quote is in a word, as in the text of a JSX tag, or in a number of C++."""
+        is_in_word = self._language in _JAVASCRIPT and self._last[-1:].isalnum()
+        return char == "'" and (is_in_word or (self._language == "cpp" and self._last[-1:].isdigit()))
+
+    @property
+    def _has_escapes(self) -> bool:
+        """Return whether a backslash is an escape in the current string."""
+        return self.terminator not in ("\n", "*/") and (self._language, self.terminator) != ("go", "`")
