@@ -200,9 +200,9 @@ class Session:
         return (self._anchor.before.count("\n") + self._typed.count("\n")) if self._anchor else 0
 
     def end_requests(self) -> None:
-        """End waiting requests: the document was closed, or another one is being edited."""
+        """End waiting requests and forget all suggestions: the document was closed, or another one is being edited."""
         self._begin_turn()
-        self.shown = None
+        self.shown, self._known = None, NewestSuggestions()
         self._stop_generation()
 
     def _begin_turn(self) -> int:

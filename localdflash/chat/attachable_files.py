@@ -261,7 +261,9 @@ def _select_definition(name: str, symbol: str, text: str) -> str:
     from localdflash.code.context.definitions import find_definitions
     from localdflash.text.syntax import language_of
 
-    matches = [one for one in find_definitions(name, language_of(name), text) if symbol in (one.qualified, one.name)]
+    matches = [
+        one for one in find_definitions(name, language_of(name, text=text), text) if symbol in (one.qualified, one.name)
+    ]
     if not matches:
         raise UsageError(f"{name} defines no {symbol}")
     first, last = min(matches, key=lambda one: one.qualified != symbol).lines

@@ -54,7 +54,7 @@ def find_rewrite(path: str, old: Sequence[str], code: Sequence[str]) -> list[Spl
         return [Splice(0, len(old), code)]
     from localdflash.text.syntax import language_of
 
-    language = language_of(path)
+    language = language_of(path, text="\n".join(old))
     if not language:
         if omission or not _resembles(old, code):
             raise UsageError(_explain_partial(omission))

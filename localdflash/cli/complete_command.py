@@ -244,7 +244,7 @@ def context_of(path: Path, root: Path, text: str, line: int) -> list[dict[str, A
     workspace.start()
     try:
         workspace.settled(INDEXING_SECONDS)
-        current = OpenFile(path, path.relative_to(root).as_posix(), language_of(path.name), text)
+        current = OpenFile(path, path.relative_to(root).as_posix(), language_of(path.name, text=text), text)
         parts = gather(workspace, current, line, [], [])
     finally:
         workspace.close()

@@ -3,6 +3,7 @@
 Offsets in a tree are bytes of UTF-8. Text with errors has a tree, too: the parts in error are `ERROR` nodes.
 """
 
+import re
 from functools import cache
 from importlib import import_module
 from pathlib import PurePosixPath
@@ -33,14 +34,21 @@ _EXTENSIONS: dict[str, str] = {
     ".rs": "rust",
     ".tsx": "tsx",
 }
+_CPP_LINE = re.compile(r"^[ \t]*(?:namespace\b|template[ \t]*<|class[ \t]+\w|using[ \t]+\w)", re.MULTILINE)
 _CHUNK_BYTES = 8192  # a parse blocks other threads, except while it reads the next chunk
 _EDITOR_LANGUAGES = {"javascriptreact": "javascript", "typescriptreact": "tsx", "cuda": "cpp", "cuda-cpp": "cpp"}
 
 
-def language_of(path: str, editor_name: str = "") -> str:
-    """Return a file's language by the editor's language id, else by the extension; "" if it has no grammar."""
+def language_of(path: str, editor_name: str = "", text: str = "") -> str:
+    """Return a file's language by the editor's language id, else by the extension; "" if it has no grammar.
+
+    A `.h` file is C++ if its `text` has a line of C++.
+    """
     name = _EDITOR_LANGUAGES.get(editor_name, editor_name)
-    return name if name in _GRAMMARS else _EXTENSIONS.get(PurePosixPath(path).suffix.lower(), "")
+    if name in _GRAMMARS:
+        return name
+    suffix = PurePosixPath(path).suffix.lower()
+    return "cpp" if suffix == ".h" and _CPP_LINE.search(text) else _EXTENSIONS.get(suffix, "")
 
 
 def parse(language: str, text: str) -> Tree | None:

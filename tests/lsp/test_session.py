@@ -175,6 +175,14 @@ async def test_a_line_that_was_cut_off_is_asked_for_again(desk: Desk, how: str) 
     assert (await desk.shown()).text == ADD
 
 
+async def test_a_document_that_the_user_left_has_no_suggestions_in_memory(desk: Desk) -> None:
+    await desk.shown()
+    await desk.asked(2)  # the text after the shown suggestion
+    desk.session.end_requests()
+    desk.ask()
+    await desk.asked(3)
+
+
 def test_the_newest_suggestions_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suggestions, "MAX_ANCHOR_CHARS", 20)
     newest = suggestions.NewestSuggestions()

@@ -310,8 +310,8 @@ class Workspace:
 
     def _index(self, root: _Root, name: str) -> bool:
         """Read a file unless it is unchanged; return whether it is indexed now. `may_enter` must allow its folder."""
-        language, path = language_of(name), f"{root.path}/{name}"
-        if not language or is_secret(PurePath(name)) or root.rules.ignored_entry(name):
+        path = f"{root.path}/{name}"
+        if not language_of(name) or is_secret(PurePath(name)) or root.rules.ignored_entry(name):
             return False
         signature, indexed = read_signature(path), self._store.get(path)
         if signature is None or signature.size > MAX_FILE_BYTES:
@@ -324,6 +324,7 @@ class Workspace:
         text = read_text(root.path, name)
         if text is None:
             return False
+        language = language_of(name, text=text)
         definitions = find_definitions(clean_name(name), language, text)
         self._store.put(path, IndexedFile(signature, language, tuple(definitions)))
         time.sleep(0)  # let a waiting event loop run first

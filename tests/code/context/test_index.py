@@ -25,6 +25,15 @@ def test_definitions_by_name_in_order(open_workspace: Opens) -> None:
     assert opened.warnings == []
 
 
+def test_a_header_is_cpp_if_a_line_of_it_is(open_workspace: Opens) -> None:
+    shape = "namespace geo {\nclass Circle {\n public:\n  double area() const;\n};\n}\n"
+    opened = open_workspace({"circle.h": shape, "plain.h": "int area(int subclass);\n"})
+    assert [(one.path, one.qualified) for one in opened.workspace.find("area", "cpp")] == [
+        ("circle.h", "Circle.area"),
+        ("plain.h", "area"),
+    ]
+
+
 @pytest.mark.parametrize(("limit", "name", "most"), [("MAX_FILES", "{}.py", 5), ("MAX_FOLDERS", "{}/a.py", 3)])
 def test_too_many_files_or_folders_are_warned_of_once(
     open_workspace: Opens, monkeypatch: pytest.MonkeyPatch, limit: str, name: str, most: int
