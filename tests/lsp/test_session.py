@@ -180,7 +180,7 @@ async def test_a_document_that_the_user_left_has_no_suggestions_in_memory(desk: 
     await desk.asked(2)  # the text after the shown suggestion
     desk.session.end_requests()
     desk.ask()
-    await desk.asked(3)
+    assert (await desk.asked(3)).body["middle"] == "", "the text at the cursor is requested again"
 
 
 def test_the_newest_suggestions_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
