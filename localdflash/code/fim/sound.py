@@ -85,12 +85,17 @@ class Soundness:
         language, line, rest = self._cursor.language, self._cursor.line, self._cursor.rest
         around = syntax.Surroundings(language, self._before, after)
         errors = syntax.errors(around.tree)
-        without = syntax.parse(language, self._before[: -len(line) or None] + after[len(rest) :]) if errors else None
+        text = self._before[: -len(line) or None] + after[len(rest) :]
+        without = syntax.parse(language, text) if errors else None
         if without is None:
             return _Reading(around, len(errors), frozenset())
         errors_without, row = syntax.errors(without), self._before.count("\n")
         above, _ = _places(errors, around.tree, row, row)  # those below may be due to the incomplete line
         above_without, below_without = _places(errors_without, without, row, row)
+        source = text.encode("utf-8", "replace")
+        in_error = [source[slice(*error.byte_range)] for error in errors_without if error.start_point.row > row]
+        if not all(map(_is_balanced, in_error)):  # what is below lacks an opener, which may be missing here
+            below_without = frozenset()
         known = above | above_without | below_without
         return _Reading(around, min(len(errors), len(errors_without)), known)
 
@@ -134,6 +139,11 @@ class Soundness:
         """Return whether the string around the cursor is closed after it."""
         quote = self._cursor.brackets.terminator
         return quote in (self._cursor.rest if len(quote) == 1 and quote != "`" else self._after)
+
+
+def _is_balanced(code: bytes) -> bool:
+    """Return whether a piece of code has as many opening as closing brackets of each kind."""
+    return all(code.count(opener) == code.count(closer) for opener, closer in (b"()", b"[]", b"{}"))
 
 
 def _places(errors: Sequence[Node], tree: Tree, first: int, last: int) -> tuple[_Places, _Places]:

@@ -62,6 +62,7 @@ def test_unsound(text: str, before: str, after: str) -> None:
         ("b) {", "if (a && ", "\n  c();\n}\n", True),  # its body is there
         ("b) {", "while (c) {\n  if (a && ", "\n}\n", False),  # what is there closes another
         ("b()", "if (a) {\n  c();\n}\n", "\n  d();\n}\n", False),  # it opens nothing for what waits
+        ("c();", "function f() {\n  ", "\n    b();\n  }\n}\n\ng();\n", False),  # nor for a block below
         (" extends B", "class A", " {\n  f() {}\n}\n", True),  # the line opens it already
         ("&& b &&", "return a\n  && c &&\n  ", "\n  && d\n", False),
     ],
