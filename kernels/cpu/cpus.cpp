@@ -5,10 +5,6 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
-#if defined(__linux__)
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -36,7 +32,7 @@ bool has_all(uint64_t bits, uint64_t mask) { return (bits & mask) == mask; }
 constexpr uint32_t bit(int number) { return 1u << number; }
 
 // Registers that the operating system saves and restores, as bits of XCR0.
-constexpr uint32_t YMM = bit(1) | bit(2), ZMM = YMM | bit(5) | bit(6) | bit(7), TILES = bit(17) | bit(18);
+constexpr uint32_t YMM = bit(1) | bit(2), ZMM = YMM | bit(5) | bit(6) | bit(7);
 
 bool os_saves(uint32_t registers) {
   constexpr uint32_t OSXSAVE = bit(27);
@@ -62,25 +58,10 @@ bool has_avx512vnni() {
   return has_avx2() && has_all(leaf.ebx, F | DQ | BW | VL) && has_all(leaf.ecx, VNNI) && os_saves(ZMM);
 }
 
-bool request_tiles() {
-#if defined(__linux__)
-  constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA
-  return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
-#else
-  return false;
-#endif
-}
-
-bool has_amx() {
-  constexpr uint32_t TILE = bit(24), INT8 = bit(25);
-  return has_avx512vnni() && has_all(cpuid(7, 0).edx, TILE | INT8) && os_saves(TILES) && request_tiles();
-}
-
 bool has(const char* name) {
   if (!strcmp(name, "avx2")) return has_avx2();
   if (!strcmp(name, "avxvnni")) return has_avxvnni();
-  if (!strcmp(name, "avx512vnni")) return has_avx512vnni();
-  return !strcmp(name, "amx") && has_amx();
+  return !strcmp(name, "avx512vnni") && has_avx512vnni();
 }
 
 #elif defined(__aarch64__)

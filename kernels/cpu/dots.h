@@ -110,9 +110,7 @@ struct OnePanel {
 }  // namespace LDF_ISA
 }  // namespace ldf
 
-#if defined(__AMX_INT8__)
-#include "dots_amx.h"
-#elif defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__)
 #include "dots_avx512vnni.h"
 #elif defined(__AVXVNNI__)
 #include "dots_avxvnni.h"

@@ -10,7 +10,7 @@
 namespace ldf {
 namespace LDF_ISA {
 
-struct VectorDots {
+struct Dots {
   // Totals and sums of eight rows take 16 of the 32 registers, and sums of halves of a group eight more.
   template <class Codes>
   static constexpr int tile = 8;
@@ -112,10 +112,6 @@ struct VectorDots {
     return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(Codes::table)));
   }
 };
-
-#if !defined(__AMX_INT8__)
-using Dots = VectorDots;
-#endif
 
 }  // namespace LDF_ISA
 }  // namespace ldf

@@ -133,6 +133,6 @@ struct Kernels {
   int32_t (*peak)(int64_t count);
 };
 
-extern const Kernels portable_kernels, avx2_kernels, avxvnni_kernels, avx512vnni_kernels, amx_kernels, neon_kernels;
+extern const Kernels portable_kernels, avx2_kernels, avxvnni_kernels, avx512vnni_kernels, neon_kernels;
 
 }  // namespace ldf

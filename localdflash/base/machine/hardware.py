@@ -38,7 +38,7 @@ def describe_processor() -> str:
         return platform.processor() or platform.machine()
     name = next((line.split(":")[1].strip() for line in info.splitlines() if line.startswith("model name")), "CPU")
     flags = next((line for line in info.splitlines() if line.startswith("flags")), "").split()
-    features = [f for f in ("avx2", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_int8") if f in flags]
+    features = [f for f in ("avx2", "avx_vnni", "avx512_vnni", "avx512_bf16") if f in flags]
     return f"{name} ({' '.join(features)})"
 
 

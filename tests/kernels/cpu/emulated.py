@@ -1,4 +1,4 @@
-"""Runs check.cpp on emulated processors: AVX-VNNI, AVX512-VNNI and AMX under Bochs.
+"""Runs check.cpp on emulated processors: AVX-VNNI and AVX512-VNNI under Bochs.
 
 `python -P tests/kernels/cpu/emulated.py [instruction set ...]` (`make test-cpus`) runs the named sets, or all:
 Linux starts in an emulated machine with init.cpp as its only process, which runs the check and turns the machine off.
@@ -6,7 +6,6 @@ Exit codes: 0 all sets agree, 1 a difference, or the emulator is not available (
 
 Nothing is installed: Bochs is compiled from Debian's source, its firmware, Linux and a boot loader are unpacked from
 Debian's packages, all into `--folder`, once; that takes minutes. Needs a C++ compiler, make, and Debian or similar.
-Two bugs of Bochs 3.0 are patched before it is compiled, see FAULTS.
 """
 
 import argparse
@@ -28,7 +27,7 @@ from localdflash.lab.scripts.editors.unpack_packages import ARCHIVE, CannotFetch
 HERE = Path(__file__).parent
 CPU = HERE.parents[2] / "kernels" / "cpu"
 FOLDER = HERE.parents[2] / ".venv" / "cpus"
-MODELS = {"avxvnni": "arrow_lake", "avx512vnni": "sapphire_rapids", "amx": "sapphire_rapids"}
+MODELS = {"avxvnni": "arrow_lake", "avx512vnni": "sapphire_rapids"}
 # Linux 6.12, trixie's, hangs on the emulated Sapphire Rapids while it patches itself; 7.2 does not.
 PACKAGES = {
     "sid": ["linux-image-cloud-amd64"],
@@ -37,7 +36,7 @@ PACKAGES = {
 SOURCE = f"{ARCHIVE}/pool/main/b/bochs/bochs_3.0+dfsg.orig.tar.xz"
 SHA256 = "78f6c73d4a6472d5130a87ab9dc306d02c7c71ed8e25b3a8ef642e2a7acd282b"
 OPTIONS = [
-    *("--enable-x86-64", "--enable-cpu-level=6", "--enable-avx", "--enable-evex", "--enable-amx", "--enable-pci"),
+    *("--enable-x86-64", "--enable-cpu-level=6", "--enable-avx", "--enable-evex", "--enable-pci"),
     *(
         "--enable-cdrom",
         "--enable-fast-function-calls",
@@ -47,14 +46,6 @@ OPTIONS = [
     ),
 ]
 SECONDS = 1800  # limit of one emulated machine, or of one compilation step
-
-
-# Replacements by file. Bochs treats the bytes of all tiles as unsigned, and lacks XFD, without which Linux grants no
-# tiles.
-FAULTS = {
-    "cpu/avx/amx.cc": (r"Bit32s\(([xy]byte\[\d\])\)", r"Bit32s(Bit8s(\1))"),
-    "cpu/cpuid.cc": (r"leaf->eax \|= \(1<<3\);(?=\s*// EBX)", "leaf->eax |= (1<<3) | (1<<4);"),
-}
 
 BOCHSRC = """\
 cpu: model={model}, ips=50000000, reset_on_triple_fault=0
@@ -97,21 +88,11 @@ def fetch(folder: Path) -> None:
     with tarfile.open(folder / "bochs.tar.xz") as tar:
         tar.extractall(folder, filter="data")
     source = next(folder.glob("bochs-*"))
-    mend(source)
     run("./configure", *OPTIONS, folder=source)
     run("make", f"-j{os.cpu_count() or 1}", folder=source)
     shutil.copy(source / "bochs", folder / "bochs")
     shutil.rmtree(source)
     (folder / "ready").touch()
-
-
-def mend(source: Path) -> None:
-    """Patch the bugs of Bochs."""
-    for name, (fault, mended) in FAULTS.items():
-        text, count = re.subn(fault, mended, (source / name).read_text())
-        if not count:
-            raise CannotFetch(f"{name} of Bochs is not the one that was tested")
-        (source / name).write_text(text)
 
 
 def programs(folder: Path) -> None:

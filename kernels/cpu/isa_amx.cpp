@@ -1,2 +1,0 @@
-#define LDF_ISA amx
-#include "kernels.inc"
