@@ -64,6 +64,29 @@ def test_tab_goes_there_and_tab_accepts(proposed: EditorScene, mode: str) -> Non
     assert proposed.editor.text() == TEXT.rstrip("\n")
 
 
+def test_in_a_buffer_without_a_name(scene: Begin) -> None:
+    with scene() as begun:
+        begun.editor.keys("i")
+        begun.editor.until_attached()
+        begun.editor.type("count = 1\nprint(cnt)")
+        begun.editor.keys("<Esc>")
+        propose(begun, line=1, start=6, end=9, text="count")
+        assert marks(begun) == [[1, 6, 9, ""], [1, 9, 9, "count"]]
+        assert len(begun.editor.lua("return vim.api.nvim_list_bufs()")) == 1
+        begun.editor.keys("gg<Tab><Tab>")
+        begun.editor.until(lambda: begun.editor.text() == "count = 1\nprint(count)")
+
+
+@pytest.mark.parametrize("off", ["let b:localdflash_enabled = v:false", "set filetype=text"])
+def test_it_goes_when_completions_are_turned_off(scene: Begin, off: str) -> None:
+    with scene(filetypes={"text": False}) as begun:
+        begun.open("a.py", TEXT)
+        propose(begun)
+        begun.editor.until(lambda: marks(begun))
+        begun.editor.keys(f":{off}<CR>")
+        begun.editor.until(lambda: not marks(begun), "its end")
+
+
 @pytest.mark.parametrize("mode", ["", "i"])
 def test_an_edit_of_several_lines(scene: Begin, mode: str) -> None:
     with scene() as begun:

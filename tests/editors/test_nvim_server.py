@@ -70,6 +70,45 @@ def test_a_buffer_without_a_name_gets_a_server_when_somebody_types_there(scene: 
         begun.until_event("request", text=f"{WHOLE.rpartition('    ')[0]}    def\n")
 
 
+@pytest.mark.parametrize("name", ["", "script"])
+def test_a_new_filetype_is_sent_to_the_server(scene: Begin, name: str) -> None:
+    with scene(ADD) as begun:
+        if name:
+            begun.open(name)
+        begun.editor.keys("i")
+        begun.editor.until_attached()
+        begun.editor.type("def")
+        begun.until_event("open", language="")
+        begun.editor.command("set filetype=python")
+        begun.until_event("open", language="python")
+        begun.editor.type(" ")
+        begun.editor.until_ghost(WHOLE[4:])
+        assert [event["event"] for event in begun.events("open", "close")] == ["open", "close", "open"]
+
+
+@pytest.mark.parametrize(
+    ("off", "on"),
+    [
+        ("let b:localdflash_enabled = v:false", "unlet b:localdflash_enabled"),
+        ("set filetype=text", "set filetype=python"),
+    ],
+)
+def test_an_open_file_is_turned_off_and_on(scene: Begin, off: str, on: str) -> None:
+    with scene(ADD, filetypes={"text": False}) as begun:
+        type_def(begun)
+        begun.editor.command(off)
+        asked = len(begun.events("request"))
+        begun.editor.type(" ")
+        assert begun.editor.ghost() == ""
+        begun.editor.keys("<Esc>A")
+        begun.until_event("close")
+        assert begun.editor.lua("return #vim.lsp.get_clients({bufnr = 0})") == 0
+        assert len(begun.events("request")) == asked
+        begun.editor.command(on)
+        begun.editor.keys("<Esc>A")
+        begun.editor.until_ghost(WHOLE[4:])
+
+
 def test_no_server_for_what_is_no_file(add: EditorScene) -> None:
     add.editor.keys("<Esc>")
     for command in (

@@ -130,7 +130,7 @@ def _recorder(server: ScriptedServer, event: str) -> Any:
 def _documents(server: ScriptedServer) -> None:
     @server.feature(types.TEXT_DOCUMENT_DID_OPEN)
     def opened(ls: ScriptedServer, params: types.DidOpenTextDocumentParams) -> None:
-        ls.record("open", uri=params.text_document.uri)
+        ls.record("open", uri=params.text_document.uri, language=params.text_document.language_id)
 
     @server.feature(types.TEXT_DOCUMENT_DID_CLOSE)
     def closed(ls: ScriptedServer, params: types.DidCloseTextDocumentParams) -> None:

@@ -12,7 +12,7 @@ local MAX_BUFFER_BYTES = 4 * 1024 * 1024 -- larger buffers are not sent to a ser
 local MIN_RESTART_MS, MAX_RESTART_MS = 250, 60000 -- delay before a server is restarted; doubles with each failure
 local FAILED_START_MS = 60000 -- a server that ends before this time counts as a failed start
 
----@type table<integer, true> our clients
+---@type table<integer, table<integer, string>> our clients' ids, and the filetype of each document sent to them
 local ours = {}
 ---@type table<string, 'stopped'|'starting'> roots whose server the user stopped or is restarting (:lsp)
 local held = {}
@@ -57,15 +57,22 @@ function M.why_not(buf)
   return not wanted and by or nil
 end
 
---- Return our initialized client of a buffer, or nil.
+--- Return our initialized client to which a buffer is attached, or nil.
 ---@return vim.lsp.Client?
-function M.of(buf)
+local function attached(buf)
   for id in pairs(ours) do
     local client = vim.lsp.get_client_by_id(id)
     if client and client.initialized and client.attached_buffers[buf] then
       return client
     end
   end
+end
+
+--- Return our initialized client of a buffer; nil without one, or if completions are off for the buffer.
+---@return vim.lsp.Client?
+function M.of(buf)
+  local client = attached(buf)
+  return client and not M.why_not(buf) and client or nil
 end
 
 --- Return whether the client with this id is one of ours.
@@ -159,7 +166,7 @@ local function start(root, dispatchers)
 end
 
 local function began(client)
-  ours[client.id], held[client.config.root_dir or ''] = true, nil
+  ours[client.id], held[client.config.root_dir or ''] = {}, nil
   if vim.lsp.inline_completion then
     vim.lsp.inline_completion.enable(false, { client_id = client.id })
   end
@@ -184,6 +191,9 @@ local function configuration(root)
       return start(root or '', dispatchers)
     end,
     on_init = began,
+    on_attach = function(client, buf)
+      ours[client.id][buf] = vim.bo[buf].filetype
+    end,
     on_exit = function(_, _, id)
       local client = vim.lsp.get_client_by_id(id)
       vim.schedule(function()
@@ -193,10 +203,16 @@ local function configuration(root)
   }
 end
 
---- Attach a buffer to its project's server, starting it if needed; do nothing if completions are off for the buffer.
+--- Attach a buffer to its project's server, starting it if needed. Detach the buffer if completions are off for it.
+--- Send the document again if its filetype has changed.
 function M.attach(buf)
-  local name = api.nvim_buf_get_name(buf)
-  if not M.enabled or waiting or M.of(buf) or (name == '' and buf ~= unnamed) or M.why_not(buf) then
+  local name, why_not, client = api.nvim_buf_get_name(buf), M.why_not(buf), attached(buf)
+  local sent = client and ours[client.id][buf]
+  if sent and (why_not or sent ~= vim.bo[buf].filetype) then
+    M.detach(buf)
+    client = nil
+  end
+  if not M.enabled or waiting or client or (name == '' and buf ~= unnamed) or why_not then
     return
   end
   local program = config.current.cmd[1]
@@ -215,19 +231,18 @@ function M.attach(buf)
   keeper.keep(buf)
   local id = vim.lsp.start(configuration(root), { bufnr = buf, reuse_client = reuse })
   if id then
-    ours[id] = true
+    ours[id] = ours[id] or {}
   end
 end
 
---- Attach an unnamed buffer in which the user types, and detach the unnamed buffer that was attached before.
-function M.attach_unnamed(buf)
-  if buf == unnamed or api.nvim_buf_get_name(buf) ~= '' or not vim.bo[buf].buflisted then
-    return
+--- Attach the buffer in which the user types. If it is unnamed, detach the unnamed buffer that was attached before.
+function M.attach_typed(buf)
+  if buf ~= unnamed and api.nvim_buf_get_name(buf) == '' and vim.bo[buf].buflisted then
+    if unnamed and api.nvim_buf_is_valid(unnamed) and api.nvim_buf_get_name(unnamed) == '' then
+      M.detach(unnamed)
+    end
+    unnamed = buf
   end
-  if unnamed and api.nvim_buf_is_valid(unnamed) and api.nvim_buf_get_name(unnamed) == '' then
-    M.detach(unnamed)
-  end
-  unnamed = buf
   M.attach(buf)
 end
 
@@ -239,8 +254,9 @@ end
 
 --- Detach a buffer from its server, which closes the document under the buffer's current name.
 function M.detach(buf)
-  local client = M.of(buf)
+  local client = attached(buf)
   if client then
+    ours[client.id][buf] = nil
     vim.lsp.buf_detach_client(buf, client.id)
   end
 end

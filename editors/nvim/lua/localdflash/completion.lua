@@ -159,7 +159,7 @@ function M.update()
   end, config.current.delay)
 end
 
---- Update although nothing was typed: a menu opened or closed, or a server was attached.
+--- Update although nothing was typed: a menu opened or closed, or a server was attached or detached.
 function M.retry()
   seen = nil
   vim.schedule(M.update)

@@ -27,9 +27,9 @@ function M.setup(settings)
     end
   end)
   on({ 'TextChangedI', 'TextChangedP', 'CursorMovedI' }, completion.update)
-  on({ 'CompleteChanged', 'CompleteDone' }, completion.retry)
+  on({ 'CompleteChanged', 'CompleteDone', 'LspDetach' }, completion.retry)
   on('InsertEnter', function(event)
-    clients.attach_unnamed(event.buf)
+    clients.attach_typed(event.buf)
     vim.schedule(completion.update) -- the cursor may still move
   end)
   on('ModeChanged', completion.clear, 'i*:[^i]*')

@@ -149,12 +149,22 @@ function M.update_soon()
   end)
 end
 
+--- Return the attached buffer with this URI, or nil. (vim.uri_to_bufnr would create one for an unnamed buffer's URI.)
+---@return integer?
+local function find_buffer(client, uri)
+  for buf in pairs(client.attached_buffers) do
+    if api.nvim_buf_is_loaded(buf) and vim.uri_from_bufnr(buf) == uri then
+      return buf
+    end
+  end
+end
+
 --- Store and show a next edit from the server.
 function M.receive(client, result)
   M.clear()
-  local buf = vim.uri_to_bufnr(result.textDocument.uri)
+  local buf = find_buffer(client, result.textDocument.uri)
   local range = result.edit.range
-  if not api.nvim_buf_is_loaded(buf) then
+  if not buf then
     return
   end
   local function byte_column(place)
@@ -238,6 +248,7 @@ function M.setup(group)
     'WinScrolled',
     'CompleteChanged',
     'CompleteDone',
+    'LspDetach',
   }, { group = group, callback = M.update_soon })
 end
 
