@@ -150,11 +150,16 @@ def test_a_model_is_chosen_from_those_that_there_are(code: Studio, window: Vscod
     assert all("embedded" in psutil.Process(process).cmdline() for process in code.servers())
 
 
-def test_a_snooze_is_silent_until_it_ends(window: VscodeWindow) -> None:
+def snooze(window: VscodeWindow) -> None:
+    """Snooze completions and return to the editor."""
     window.command("localdflash: Snooze Completions")
     window.page.locator(".quick-input-list .monaco-list-row", has_text="15 minutes").click()
     until(lambda: "snoozed until" in window.status(), window.status)
     window.page.locator(".editor-instance .monaco-editor.focused").wait_for()
+
+
+def test_a_snooze_is_silent_until_it_ends(window: VscodeWindow) -> None:
+    snooze(window)
     window.type("    def ar")
     window.page.wait_for_timeout(500)
     assert window.ghost() == ""
@@ -167,6 +172,24 @@ def test_a_snooze_is_silent_until_it_ends(window: VscodeWindow) -> None:
     window.type("e")
     window.shows(METHOD[11:])
     until(lambda: window.status() == "oracle: ready", window.status)
+
+
+def test_a_snooze_hides_next_edits(code: Studio, folder: Path) -> None:
+    (folder / "rename.py").write_text("def double(number):\n    return 2 * number\n", "utf-8")
+    with code.window(folder) as window:
+        window.open("rename.py", 1, 12)
+        ready(window)
+        window.press("Control+Shift+ArrowRight")
+        window.type("count")
+        until(window.removed_text)
+        snooze(window)
+        until(lambda: not window.removed_text())
+        window.command("localdflash: End the Snooze")
+        until(window.removed_text)
+        snooze(window)
+        until(lambda: not window.removed_text())
+        window.press("Tab")
+        window.holds("rename.py", "def double(count    ):\n    return 2 * number\n")
 
 
 @pytest.mark.parametrize("restricted", [False, True])

@@ -16,9 +16,9 @@ let server: Server | undefined;
 export async function activate(context: vscode.ExtensionContext): Promise<void> {
     const log = vscode.window.createOutputChannel('localdflash', { log: true });
     const snooze = new Snooze();
-    const nextEdit = new NextEditView();
-    const isSilenced = (document: vscode.TextDocument, isManual: boolean): boolean =>
+    const isSilenced = (document: vscode.TextDocument, isManual = false): boolean =>
         !settings.enabledFor(document) || (snooze.until !== undefined && !isManual);
+    const nextEdit = new NextEditView(isSilenced);
     const started = (server = new Server(log, isSilenced, nextEdit));
     context.subscriptions.push(
         log,
@@ -27,6 +27,7 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
         started,
         new StatusBar(started, snooze),
         started.onDidChange(setContexts),
+        snooze.onDidChange(() => nextEdit.update()),
         vscode.workspace.onDidChangeConfiguration((change) => settings.needsRestart(change) && started.restart()),
         ...Object.entries(commands(started, snooze, log)).map(([name, run]) =>
             vscode.commands.registerCommand(`localdflash.${name}`, run),

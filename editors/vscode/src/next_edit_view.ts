@@ -4,7 +4,6 @@
 import * as vscode from 'vscode';
 import type { LanguageClient } from 'vscode-languageclient/node';
 import { NextEditState, endOf, type Cursor, type NextEdit } from './next_edit';
-import * as settings from './settings';
 
 type Completions = vscode.InlineCompletionItem[] | vscode.InlineCompletionList | null | undefined;
 
@@ -20,7 +19,8 @@ export class NextEditView implements vscode.Disposable {
     private readonly parts: vscode.Disposable[];
     private client: LanguageClient | undefined;
 
-    constructor() {
+    /** `isSilenced` returns whether a document gets no proposals; call `update` when the answer may have changed. */
+    constructor(private readonly isSilenced: (document: vscode.TextDocument) => boolean) {
         const update = (): void => this.update();
         const register = vscode.commands.registerCommand;
         this.parts = [
@@ -69,8 +69,9 @@ export class NextEditView implements vscode.Disposable {
         return found;
     }
 
-    private update(): void {
-        const showing = this.state.showing(here());
+    /** Show or hide the proposal, as the cursor, the completions and `isSilenced` require. */
+    update(): void {
+        const showing = this.state.showing(this.here());
         for (const editor of vscode.window.visibleTextEditors) {
             const active = editor === vscode.window.activeTextEditor && showing === 'shown';
             this.draw(editor, active ? this.state.proposal : undefined);
@@ -102,7 +103,7 @@ export class NextEditView implements vscode.Disposable {
     private async goOrAccept(): Promise<void> {
         const editor = vscode.window.activeTextEditor;
         const proposal = this.state.proposal;
-        const step = this.state.step(here());
+        const step = this.state.step(this.here());
         if (!editor || !proposal || step === 'nothing') {
             return;
         }
@@ -137,19 +138,16 @@ export class NextEditView implements vscode.Disposable {
         this.state.forget();
         this.update();
     }
-}
 
-/** Return the active editor's cursor; undefined with several cursors, or if completions are off there. */
-function here(): Cursor | undefined {
-    const editor = vscode.window.activeTextEditor;
-    if (!editor || editor.selections.length !== 1) {
-        return undefined;
+    /** Return the active editor's cursor; undefined with several cursors, or if the document is silenced. */
+    private here(): Cursor | undefined {
+        const editor = vscode.window.activeTextEditor;
+        if (!editor || editor.selections.length !== 1 || this.isSilenced(editor.document)) {
+            return undefined;
+        }
+        const { document, selection } = editor;
+        return { uri: document.uri.toString(), version: document.version, place: selection.active };
     }
-    const { document, selection } = editor;
-    if (!settings.enabledFor(document)) {
-        return undefined;
-    }
-    return { uri: document.uri.toString(), version: document.version, place: selection.active };
 }
 
 function rangeOf({ edit: { range } }: NextEdit): vscode.Range {

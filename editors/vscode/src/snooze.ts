@@ -1,4 +1,4 @@
-/** Snooze: no automatic completions in this window for some minutes. */
+/** Snooze: no automatic completions and no next edits in this window for some minutes. */
 
 import * as vscode from 'vscode';
 

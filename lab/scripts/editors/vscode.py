@@ -49,6 +49,8 @@ GHOST = """() => {
     const below = [...document.querySelectorAll('.suggest-preview-text .view-line')].map(text);
     return [inline, ...below].join('\\n');
 }"""
+REMOVED_TEXT = """() => [...document.querySelectorAll('.editor-instance .view-line span')].filter((found) =>
+    getComputedStyle(found).textDecorationLine === 'line-through').map((found) => found.textContent).join('')"""
 
 
 class VscodeWindow:
@@ -81,6 +83,10 @@ class VscodeWindow:
     def ghost(self) -> str:
         """Return the painted suggestion; empty without one."""
         return str(self.page.evaluate(GHOST))
+
+    def removed_text(self) -> str:
+        """Return the text that a next edit would remove; empty without one."""
+        return str(self.page.evaluate(REMOVED_TEXT))
 
     def frames(self) -> Callable[[], list[str]]:
         """Record painted suggestions from now on; return a function that returns the distinct ones in order."""
