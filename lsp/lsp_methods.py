@@ -1,7 +1,7 @@
 """Register LSP's requests and notifications, and private ones, with Copilot's names where Copilot has them.
 
 From client to server:
-* `textDocument/didShowCompletion` {item}, `textDocument/didPartiallyAcceptCompletion` {item, acceptedLength},
+* `textDocument/didShowCompletion` {item}, `textDocument/didPartiallyAcceptCompletion` {item},
   `localdflash/didRejectCompletion` {item}. The argument of the item's command is the suggestion's id.
 * `localdflash.accept` (workspace/executeCommand) [id]: the user accepted a suggestion.
 * `localdflash/status`: see `Tally.status`. `localdflash/didRejectNextEdit`: see `next_edit`.

@@ -124,14 +124,10 @@ class Editor:
         """Accept the beginning `text` of the ghost text, or all of it."""
         shown, began = self.shown, time.perf_counter()
         assert shown is not None
-        inserted = _insert_text(shown.item)
         is_complete = text == shown.ghost
-        length = len(inserted) - len(shown.ghost) + len(text)
         self._insert(text, shown.covered if is_complete else "")
         if not is_complete:
-            units = len(inserted[:length].encode("utf-16-le", "surrogatepass")) // 2
-            accepted = {"item": shown.item, "acceptedLength": units}
-            self._server.notify("textDocument/didPartiallyAcceptCompletion", accepted)
+            self._server.notify("textDocument/didPartiallyAcceptCompletion", {"item": shown.item})
         elif command := shown.item.get("command"):
             run = {"command": command["command"], "arguments": command.get("arguments") or []}
             self._server.request("workspace/executeCommand", run, self._on_accept_answer)

@@ -91,7 +91,7 @@ async def test_accepted_and_refused_suggestions_are_counted(editor: Any) -> None
         e.open(HOLE)
         (item,) = (await e.ask(4, 4)).items
         e.tell("textDocument/didShowCompletion", item)
-        e.tell("textDocument/didPartiallyAcceptCompletion", item, acceptedLength=9)
+        e.tell("textDocument/didPartiallyAcceptCompletion", item)
         status = await e.status()
         assert (status.kind, status.shown, status.accepted) == ("Normal", 1, 1)
         await e.client.workspace_execute_command_async(

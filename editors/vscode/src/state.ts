@@ -2,7 +2,7 @@
 
 /** Parameters of the server's notification `didChangeStatus`. */
 export interface Status {
-    kind: 'Normal' | 'Warning' | 'Error' | 'Inactive';
+    kind: 'Normal' | 'Error' | 'Inactive';
     busy: boolean;
     message: string;
     model: string;
@@ -23,7 +23,7 @@ export interface Presentation {
     text: string;
     /** Lines of the tooltip, plain text. */
     lines: string[];
-    level: 'normal' | 'warning' | 'error';
+    level: 'normal' | 'error';
 }
 
 export const UNKNOWN: Status = {
@@ -69,11 +69,10 @@ function running(status: Status, silence?: Silence): Presentation {
 
 const STATES = {
     Normal: ['zap', 'ready'],
-    Warning: ['warning', 'warning'],
     Error: ['error', 'error'],
     Inactive: ['circle-slash', 'silent here'],
 } as const;
-const LEVELS = { Normal: 'normal', Warning: 'warning', Error: 'error', Inactive: 'normal' } as const;
+const LEVELS = { Normal: 'normal', Error: 'error', Inactive: 'normal' } as const;
 
 function stateOf(status: Status): readonly [string, string] {
     return status.busy && status.kind === 'Normal' ? ['loading~spin', 'thinking'] : STATES[status.kind];

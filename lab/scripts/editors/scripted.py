@@ -120,8 +120,6 @@ def build(texts: list[str], log: Path | None) -> ScriptedServer:
 def _recorder(server: ScriptedServer, event: str) -> Any:
     def record(params: Any) -> None:
         about = {"text": params.item.insertText} if hasattr(params, "item") else {}
-        if hasattr(params, "acceptedLength"):
-            about["length"] = params.acceptedLength
         server.record(event.rpartition("/")[2], **about)
 
     return record

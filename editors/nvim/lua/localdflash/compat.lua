@@ -26,13 +26,4 @@ function M.byte_column(line, units, encoding)
   return found and column or #line
 end
 
---- Return the length of a text in UTF-16 units.
----@param text string
-function M.utf16_length(text)
-  if NEW then
-    return vim.str_utfindex(text, 'utf-16')
-  end
-  return (select(2, vim.str_utfindex(text)))
-end
-
 return M

@@ -230,7 +230,6 @@ function M.accept(part)
   end
   local piece = part == 'all' and rest or vim.fn.matchstr(rest, CUTS[part])
   piece = piece == '' and rest or piece
-  local length = live:length_with(piece)
   if piece == rest and live:item().closed > 0 then
     local row, column = unpack(api.nvim_win_get_cursor(0))
     api.nvim_buf_set_text(live.buf, row - 1, column, row - 1, column + live:item().closed, {})
@@ -238,7 +237,7 @@ function M.accept(part)
   insert(piece)
   local client, item = live.client, live:item().raw
   if piece ~= rest then
-    compat.call(client, 'notify', 'textDocument/didPartiallyAcceptCompletion', { item = item, acceptedLength = length })
+    compat.call(client, 'notify', 'textDocument/didPartiallyAcceptCompletion', { item = item })
     return render()
   end
   forget()

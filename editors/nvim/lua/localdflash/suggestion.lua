@@ -133,16 +133,6 @@ function Suggestion:select_item(text, step)
   end
 end
 
---- Return the UTF-16 length, in the server's line ends, of the item's text up to the cursor plus `piece`.
-function Suggestion:length_with(piece)
-  local accepted = (self:typed() or '') .. piece
-  local length = compat.utf16_length(accepted)
-  if self:item().raw.insertText:find('\r\n', 1, true) then
-    length = length + select(2, accepted:gsub('\n', ''))
-  end
-  return length
-end
-
 --- Return the server's id of the current item, the argument of its command; nil without a command.
 function Suggestion:id()
   local command = self:item().raw.command
