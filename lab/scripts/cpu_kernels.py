@@ -1,6 +1,6 @@
 """Kernels of the CPU engine relative to the machine's integer peak and memory bandwidth, both measured.
 
-`PYTHONPATH=. python -P lab/scripts/cpu_kernels.py --json bench/results/cpu-kernels.json --threads 2`, for every
+`PYTHONPATH=. python -P lab/scripts/cpu_kernels.py --json FILE --threads 2`, for every
 instruction set of this processor. Matrices are stacked until no cache holds them, so that a call's own cost is not in
 the numbers. The fastest of interleaved rounds counts.
 """

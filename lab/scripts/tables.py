@@ -181,12 +181,13 @@ def peers() -> Iterator[Row]:
 
 def peer_batches() -> Iterator[Row]:
     """Yield the cost of batches beside llama.cpp and ik_llama.cpp, and the share of the read bandwidth at one token."""
-    result = load("cpu-peers")
-    yield ["model", "program", "1 token", "4", "8", "16 tokens, ms", "share of read bandwidth at 1"]
-    for model, measured in result["models"].items():
-        for program, times in measured["ms"].items():
-            share = measured["weight_bytes"] / (times["1"] / 1e3) / (result["bandwidth_gb_s"] * 1e9)
-            yield [model, program, *(f"{ms:.1f}" for ms in times.values()), f"{100 * share:.0f} %"]
+    yield ["CPU", "model", "program", "1 token", "4", "8", "16 tokens, ms", "share of read bandwidth at 1"]
+    for cpu, name in (("VNNI", "cpu-peers"), ("AVX2", "cpu-peers-avx2")):
+        result = load(name)
+        for model, measured in result["models"].items():
+            for program, times in measured["ms"].items():
+                share = measured["weight_bytes"] / (times["1"] / 1e3) / (result["bandwidth_gb_s"] * 1e9)
+                yield [cpu, model, program, *(f"{ms:.1f}" for ms in times.values()), f"{100 * share:.0f} %"]
 
 
 def first_token() -> Iterator[Row]:
@@ -241,13 +242,20 @@ def places() -> Iterator[Row]:
         ]
 
 
+_REPLAYS = {  # in real time: result, and pair
+    "typing": "embedded",
+    "typing-code": "smollm2-135m-code",
+    "typing-code-vnni": "smollm2-135m-code with AVX512-VNNI",
+}
+
+
 def typing() -> Iterator[Row]:
     """Yield the results of typing replays."""
     yield ["replay", "keys", "keys saved", "suggestions", "rejected", "stale"]
     for name, entry in load("keys-saved").items():
         yield _typed(name, entry)
-    for name, label in (("typing", "embedded, in real time"), ("typing-code", "smollm2-135m-code, in real time")):
-        yield _typed(label, load(name)["overall"])
+    for name, pair in _REPLAYS.items():
+        yield _typed(f"{pair}, in real time", load(name)["overall"])
 
 
 def _typed(name: str, entry: Any) -> Row:
@@ -263,7 +271,7 @@ def latency() -> Iterator[Row]:
     yield _spread("key to answer, language server, file of 20,000 lines, instant engine", lsp["20000"]["fresh"])
     yield _spread("key to ghost text, Neovim, instant engine", nvim["key_to_ghost_ms"]["served"])
     yield _spread("key to painted ghost text, VS Code (85 ms without localdflash)", vscode["key_to_ghost_ms"]["all"])
-    for name, pair in (("typing", "embedded"), ("typing-code", "smollm2-135m-code")):
+    for name, pair in _REPLAYS.items():
         found = load(name)["ms"]["request_to_first_line_not_cached"]
         yield _spread(f"request to first verified line, not cached, {pair}", found)
     yield _spread("`localdflash chat` to the first key on the screen", screen["start"]["first_key"])
