@@ -35,10 +35,11 @@ def calibrate(
     models = [drafter for drafter in drafters if drafter.is_model]
     for drafter in models:
         drafter.observe(ids, features)
-    widths = [w for w in widths if w <= min(target.max_width, target.context - length)]
-    verify_ms = _time_fastest({width: _make_verify(target, width) for width in widths}, seconds)
-    for narrower, width in pairwise(verify_ms):  # a wider batch that measures faster is noise
-        verify_ms[width] = max(verify_ms[width], verify_ms[narrower])
+    widest = min(target.max_width, target.context - length)
+    widths = sorted((width for width in widths if width <= widest), reverse=True)  # the first call is slow: a wide one
+    verify_ms = _time_fastest({width: _make_verify(target, width) for width in widths}, 2 * seconds)  # a long round
+    for wider, width in pairwise(widths):  # if a wider batch is faster, this one was disturbed
+        verify_ms[width] = min(verify_ms[width], verify_ms[wider])
     zero_ms = dict.fromkeys((drafter.name for drafter in drafters), 0.0)
     draft_ms = _time_fastest({each.name: partial(each.propose, 1, target.max_width) for each in models}, seconds)
     for drafter in models:
@@ -53,7 +54,7 @@ def _measure_growth(
 ) -> dict[int, float] | None:
     """Return the extra milliseconds of each width per token of context; None if a long context cannot be assumed."""
     long_length = min(LONG_CONTEXT_TOKENS, target.context - GROWTH_WIDTH)
-    widths = [width for width in verify_ms if width in (1, GROWTH_WIDTH)]
+    widths = [width for width in (1, GROWTH_WIDTH) if width in verify_ms]
     if len(widths) < 2 or long_length < 4 * length or not target.assume_length(long_length):
         return None
     long_ms = _time_fastest({width: _make_verify(target, width) for width in widths}, seconds)

@@ -1,6 +1,7 @@
 """Calibration: costs of this machine into a controller, and nothing left behind in the caches."""
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,17 @@ def test_a_slow_model_is_timed_in_one_round(timed_target: Make) -> None:
         return 50.0
 
     calibrate(timed_target(Clock(), cost, context=256), [])
-    assert widths == [1, 2, 4, 8, 16, 32]
+    assert widths == [32, 16, 8, 4, 2, 1]
+
+
+@pytest.mark.parametrize("call", range(14))
+def test_a_disturbed_call_hardly_changes_the_costs(timed_target: Make, call: int) -> None:
+    """Each call in turn takes 20 ms longer; the first ones of a process often do."""
+    calls = count()
+    target = timed_target(Clock(), lambda rows: 2.8 + 0.2 * rows + (20.0 if next(calls) == call else 0.0), context=256)
+    costs = calibrate(target, []).costs
+    for rows in (1, 2, 4, 8, 16, 32):
+        assert costs.predict_ms(rows) == pytest.approx(2.8 + 0.2 * rows, rel=0.1)
 
 
 def test_the_batch_of_a_mixture_of_experts_costs_what_its_different_tokens_touch(
