@@ -1,4 +1,4 @@
-"""`localdflash bench`: five measurements, one subcommand each; without a subcommand it runs `speed`."""
+"""`localdflash bench`: four measurements, one subcommand each; without a subcommand it runs `speed`."""
 
 import importlib
 
@@ -12,7 +12,6 @@ SUBCOMMANDS = {  # name: (module, help line)
     "server": ("bench_server", "Latency of the shared engine, alone and next to a streaming chat."),
     "typing": ("bench_typing", "Keystrokes saved when files are typed through the language server."),
     "infill": ("bench_infill", "Quality of infillings: exact match, edit similarity and pass@1."),
-    "drafters": ("bench_drafters", "The pair's drafter compared with other drafters."),
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from localdflash.lab.bench import bench_run as bench
-from localdflash.lab.bench import prompt_set, verify_table
+from localdflash.lab.bench import verify_table
 from localdflash.lab.bench.prompt_set import CATEGORIES, BenchPrompt, load
 from localdflash.lab.cli import bench_speed
 from localdflash.models.registry import defaults
@@ -78,25 +78,6 @@ def test_a_different_output_gives_exit_code_one(
     done = run("bench", "--pair", "embedded")
     assert done.code == code
     assert identical in done.out
-
-
-@pytest.mark.nightly
-def test_drafters_are_compared(
-    run: Callable[..., Any], tiny: tuple[str, ...], tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The pair's own, and a copy of it."""
-    prompts = [replace(prompt, max_tokens=12, prefix=prompt.prefix[-60:], suffix="\n") for prompt in load(1)[:2]]
-    monkeypatch.setattr(prompt_set, "load", lambda _limit: prompts)
-    copy, file = tmp_path / "copy.gguf", tmp_path / "result.json"
-    copy.write_bytes((tiny_pair / "drafter.gguf").read_bytes())
-    done = run("bench", "drafters", *tiny, "--rows", "fast", copy, "--json", file)
-    result = json.loads(file.read_text())
-    own, same = result["drafters"]
-    assert (own["drafter"], own["kind"], same["drafter"], same["kind"]) == ("the pair's", "dflash", str(copy), "dflash")
-    assert own["tau"]["forced"] == same["tau"]["forced"]
-    assert own["draft_ms"] > 0
-    assert [line.split()[0] for line in done.out.splitlines()] == ["DRAFTER", "the", "copy.gguf"]
-    assert done.code == 0
 
 
 def test_the_default_pair_is_the_chat_pair(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,6 @@ def test_typing_with_an_engine_that_knows_the_text(oracle: Path, run: Callable[.
         ("typing", "--picture", "a.gif"),
         ("typing", "missing.py"),
         ("infill", "missing.jsonl"),
-        ("drafters",),
         ("server", "--keys", "3"),
         ("size.py",),
     ],
