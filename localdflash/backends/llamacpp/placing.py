@@ -9,7 +9,6 @@ from pathlib import Path
 
 from localdflash.backends.llamacpp.llama_library import devices, find_gpu
 from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes
-from localdflash.backends.llamacpp.llama_target import check_context
 from localdflash.backends.llamacpp.placement import PROCESSOR, Device, Placement
 from localdflash.base.errors import ModelError, OutOfMemory
 from localdflash.models.load_options import Options
@@ -21,6 +20,7 @@ from localdflash.models.memory.fit import (
     Fit,
     MemoryBudget,
     MemorySizes,
+    check_context,
     fit,
     largest_context,
 )
@@ -55,7 +55,7 @@ def plan_placement(target: Path, drafter: Path | None, options: Options) -> Plac
                 return stack.enter_context(LlamaCppSizes(target, drafter, placement, options.kv))
 
             placements = list_placements(target, device, options)
-            check_context(target, options.context, sizes(placements[0]).trained)
+            check_context(options.context, sizes(placements[0]).trained, target.name)
             return choose_placement(sizes, placements, device.budget(), options.context, can_evict=options.can_evict)
     except (OutOfMemory, ModelError) as error:
         no_room_yet = options.can_evict and isinstance(error, OutOfMemory)
@@ -77,7 +77,7 @@ def choose_gpu(options: Options) -> Device | None:
 def _on_processor(target: Path, drafter: Path | None, options: Options) -> PlacementPlan:
     try:
         with LlamaCppSizes(target, drafter, kv=options.kv) as sizes:
-            check_context(target, options.context, sizes.trained)
+            check_context(options.context, sizes.trained, target.name)
             memory_fit = fit(sizes, free.system_budget(), options.context, can_evict=options.can_evict)
             return PlacementPlan(PROCESSOR, memory_fit)
     except ModelError:  # loading reports the error, or llama.cpp reports no sizes
