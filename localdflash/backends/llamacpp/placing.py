@@ -25,7 +25,7 @@ from localdflash.models.memory.fit import (
     largest_context,
 )
 from localdflash.models.memory.parts import Parts, format_bytes
-from localdflash.models.shapes.drafter_check import block_count
+from localdflash.models.shapes.gguf_config import count_layers
 from localdflash.models.weights.gguf import read_header
 
 Needs = Callable[[Placement], MemorySizes]  # returns the memory that the pair needs in a placement
@@ -87,7 +87,7 @@ def _on_processor(target: Path, drafter: Path | None, options: Options) -> Place
 def list_placements(target: Path, device: Device, options: Options) -> Sequence[Placement]:
     """Return the placements to try, best first. A GPU that was not named gets at least half of the layers, or none."""
     header = read_header(target)
-    layers = block_count(header) + 1
+    layers = count_layers(header) + 1
     max_layers = layers if options.gpu_layers < 0 else min(options.gpu_layers, layers)
     half = (layers + 1) // 2 if options.device in ("auto", "gpu") else 1
     min_layers = max_layers if options.gpu_layers >= 0 else half
