@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 from lsprotocol import types
 
 from localdflash.code.next_edit.trail import LineEdit
+from localdflash.engine.common_prefix import count_common_ends
 
 Encoding = Literal["utf-8", "utf-16", "utf-32"]
 
@@ -99,9 +100,7 @@ def line_feeds(text: str) -> str:
 
 def _edit(first: int, old: list[str], new: list[str]) -> LineEdit:
     """Return the difference between the old and the new lines from `first` on."""
-    shorter = min(len(old), len(new))
-    head = next((i for i in range(shorter) if old[i] != new[i]), shorter)
-    tail = next((i for i in range(shorter - head) if old[-1 - i] != new[-1 - i]), shorter - head)
+    head, tail = count_common_ends(old, new)
     removed, added = old[head : len(old) - tail], new[head : len(new) - tail]
     return first + head, [_without_ending(line) for line in removed], [_without_ending(line) for line in added]
 

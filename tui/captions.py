@@ -3,17 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from localdflash.chat.messages import Attachment, Message
+from localdflash.chat.messages import FINISH_NOTES, Attachment, Message
 from localdflash.text.sanitize import sanitize
 from localdflash.tui.styled_lines import Line, StyledRun
-
-_FINISH_NOTES = {
-    "length": "cut: max_tokens is reached",
-    "context": "cut: the context is full",
-    "repeat": "cut: the text repeated itself",
-    "cancelled": "stopped",
-    "gone": "the daemon stopped",
-}
 
 
 def header(message: Message, number: int, model: str) -> Line:
@@ -41,7 +33,7 @@ def footer(message: Message) -> StyledRun | None:
     """Return the row below an answer: why it ended early, and its statistics; None if empty, or for other messages."""
     if message.role != "assistant":
         return None
-    parts = [*filter(None, [_FINISH_NOTES.get(message.finish, "")]), *_format_numbers(message.numbers)]
+    parts = [*filter(None, [FINISH_NOTES.get(message.finish, "")]), *_format_numbers(message.numbers)]
     return StyledRun(" · ".join(parts), "muted") if parts else None
 
 

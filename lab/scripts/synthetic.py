@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import SHORT_KEY, DFlashConfig
 from localdflash.models.weights.ggml_types import GGMLType
+from localdflash.models.weights.gguf_reader import ARRAY, BOOL, FLOAT32, INT32, STRING, UINT32, encode_text
 
 QWEN3_8B = DecoderConfig(
     vocab_size=151_936,
@@ -77,7 +78,6 @@ SCALES: dict[GGMLType, dict[int, float]] = {
 # Value of `general.file_type`, and the type of the LM head, as llama.cpp chooses them.
 FILE_TYPES = {GGMLType.Q4_0: 2, GGMLType.Q4_1: 3, GGMLType.Q8_0: 7, GGMLType.Q4_K: 15}
 HEADS = dict.fromkeys((GGMLType.Q4_0, GGMLType.Q4_1, GGMLType.Q4_K), GGMLType.Q6_K) | {GGMLType.Q8_0: GGMLType.Q8_0}
-U32, F32, BOOL, STRING, ARRAY, I32 = 4, 6, 7, 8, 9, 5  # types of metadata values
 
 
 def published_drafter(target: DecoderConfig, short: int) -> DFlashConfig:
@@ -187,13 +187,13 @@ def _metadata(prefix: str, name: str, config: DecoderConfig, file_type: int) -> 
         _number(f"{prefix}.attention.head_count_kv", c.num_key_value_heads),
         _number(f"{prefix}.attention.key_length", c.head_dim),
         _number(f"{prefix}.attention.value_length", c.head_dim),
-        _pair(f"{prefix}.rope.freq_base", F32, struct.pack("<f", c.rope_theta)),
-        _pair(f"{prefix}.attention.layer_norm_rms_epsilon", F32, struct.pack("<f", c.rms_norm_eps)),
+        _pair(f"{prefix}.rope.freq_base", FLOAT32, struct.pack("<f", c.rope_theta)),
+        _pair(f"{prefix}.attention.layer_norm_rms_epsilon", FLOAT32, struct.pack("<f", c.rms_norm_eps)),
         _number(f"{prefix}.vocab_size", c.vocab_size),
         _string("tokenizer.ggml.model", "gpt2"),
         _string("tokenizer.ggml.pre", "qwen2"),
         _strings("tokenizer.ggml.tokens", [f"<{i}>" for i in range(c.vocab_size)]),
-        _numbers("tokenizer.ggml.token_type", [1] * c.vocab_size, I32),
+        _numbers("tokenizer.ggml.token_type", [1] * c.vocab_size, INT32),
         _strings("tokenizer.ggml.merges", ["< 0"]),
         _number("tokenizer.ggml.eos_token_id", c.vocab_size - 1),
         _pair("tokenizer.ggml.add_bos_token", BOOL, b"\0"),
@@ -206,29 +206,24 @@ def _expert_numbers(c: DecoderConfig) -> Iterator[tuple[str, int]]:
     yield "expert_feed_forward_length", c.moe_intermediate_size
 
 
-def _text(value: str) -> bytes:
-    raw = value.encode()
-    return struct.pack("<Q", len(raw)) + raw
-
-
 def _pair(key: str, kind: int, value: bytes) -> bytes:
-    return _text(key) + struct.pack("<I", kind) + value
+    return encode_text(key) + struct.pack("<I", kind) + value
 
 
 def _string(key: str, value: str) -> bytes:
-    return _pair(key, STRING, _text(value))
+    return _pair(key, STRING, encode_text(value))
 
 
 def _number(key: str, value: int) -> bytes:
-    return _pair(key, U32, struct.pack("<I", value))
+    return _pair(key, UINT32, struct.pack("<I", value))
 
 
-def _numbers(key: str, values: Sequence[int], kind: int = U32) -> bytes:
+def _numbers(key: str, values: Sequence[int], kind: int = UINT32) -> bytes:
     return _pair(key, ARRAY, struct.pack("<IQ", kind, len(values)) + struct.pack(f"<{len(values)}i", *values))
 
 
 def _strings(key: str, values: Sequence[str]) -> bytes:
-    return _pair(key, ARRAY, struct.pack("<IQ", STRING, len(values)) + b"".join(map(_text, values)))
+    return _pair(key, ARRAY, struct.pack("<IQ", STRING, len(values)) + b"".join(map(encode_text, values)))
 
 
 def _write(path: Path, metadata: Sequence[bytes], tensors: Sequence[Tensor]) -> None:
@@ -236,7 +231,7 @@ def _write(path: Path, metadata: Sequence[bytes], tensors: Sequence[Tensor]) -> 
     header, offset = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata)) + b"".join(metadata), 0
     for tensor in tensors:
         dimensions = tensor.shape[::-1]
-        header += _text(tensor.name) + struct.pack(f"<I{len(dimensions)}Q", len(dimensions), *dimensions)
+        header += encode_text(tensor.name) + struct.pack(f"<I{len(dimensions)}Q", len(dimensions), *dimensions)
         header += struct.pack("<IQ", tensor.kind, offset)
         offset += tensor.nbytes + -tensor.nbytes % ALIGNMENT
     unfinished, random = path.with_suffix(".part"), np.random.default_rng(0)

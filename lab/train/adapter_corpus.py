@@ -7,7 +7,7 @@ import tarfile
 import tomllib
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from localdflash.base.errors import TrainingError
@@ -24,15 +24,10 @@ _BENCHMARK = re.compile(r"human_?eval|has_close_elements", re.IGNORECASE)  # ben
 
 
 @dataclass(frozen=True)
-class ScriptPackage:
+class ScriptPackage(corpus.CorpusPackage):
     """Pinned npm package."""
 
-    name: str
-    version: str
-    licence: str
-    folder: str  # of the sources within the package
-    sha256: str
-    held_out: bool  # True: only for measurements
+    folder: str = field(kw_only=True)  # of the sources within the package
 
     @property
     def file(self) -> str:
@@ -49,10 +44,9 @@ class Archive:
     folder: str = "."  # of the sources within the package
 
 
-def read_list(path: Path = ADAPTER_LIST) -> list[ScriptPackage]:
+def read_list() -> list[ScriptPackage]:
     """Return the packages of the list, in order."""
-    entries = tomllib.loads(path.read_text(encoding="utf-8"))["package"]
-    return [ScriptPackage(**{"held_out": False, **entry}) for entry in entries]
+    return [ScriptPackage(**entry) for entry in tomllib.loads(ADAPTER_LIST.read_text("utf-8"))["package"]]
 
 
 def fetch_archives(folder: Path) -> list[Archive]:

@@ -31,13 +31,12 @@ class CorpusPackage:
     version: str
     licence: str
     sha256: str
-    held_out: bool  # True: only for measurements
+    held_out: bool = False  # True: only for measurements
 
 
-def read_list(path: Path = CORPUS_LIST) -> list[CorpusPackage]:
+def read_list() -> list[CorpusPackage]:
     """Return the packages of the corpus list, in order."""
-    entries = tomllib.loads(path.read_text(encoding="utf-8"))["package"]
-    return [CorpusPackage(**{"held_out": False, **entry}) for entry in entries]
+    return [CorpusPackage(**entry) for entry in tomllib.loads(CORPUS_LIST.read_text("utf-8"))["package"]]
 
 
 def fetch(packages: list[CorpusPackage], folder: Path) -> list[tuple[CorpusPackage, Path]]:

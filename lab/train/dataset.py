@@ -1,6 +1,6 @@
 """Tokenizer and token files of the corpus.
 
-`tokens.bin` has uint32 ids (uint16 in older files). `examples.npy` has an EXAMPLE_DTYPE per example, in units of ids.
+`tokens.bin` has uint32 ids. `examples.npy` has an EXAMPLE_DTYPE per example, in units of ids.
 """
 
 import random
@@ -43,16 +43,13 @@ EXAMPLE_DTYPE = np.dtype([("start", "<u4"), ("prompt", "<u2"), ("length", "<u2")
 class Dataset:
     """Token ids, and the EXAMPLE_DTYPE of each example."""
 
-    tokens: NDArray[np.uint32] | NDArray[np.uint16]
+    tokens: NDArray[np.uint32]
     examples: NDArray[np.void]
 
     @classmethod
     def load(cls, folder: Path) -> "Dataset":
         """Memory-map the files of `write`."""
-        path, examples = folder / "tokens.bin", np.load(folder / "examples.npy")
-        count = int((examples["start"].astype(np.int64) + examples["length"]).max(initial=0))
-        is_16_bit = path.stat().st_size == 2 * count
-        return cls(np.memmap(path, np.uint16 if is_16_bit else np.uint32, "r"), examples)
+        return cls(np.memmap(folder / "tokens.bin", np.uint32, "r"), np.load(folder / "examples.npy"))
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:

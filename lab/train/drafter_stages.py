@@ -10,6 +10,7 @@ from math import prod
 from pathlib import Path
 
 from localdflash.base.errors import ModelError, TrainingError
+from localdflash.base.files.paths import nearest_folder
 from localdflash.base.machine.cores import physical_cores
 from localdflash.lab.train import batched_answers, training_needs, training_prompts
 from localdflash.lab.train.batched_answers import Parallel
@@ -97,7 +98,7 @@ def check_and_plan(work: DrafterWork) -> TrainingNeeds:
     sizes = training_needs.COMPLETIONS if work.fim else training_needs.QUESTIONS
     needs = training_needs.needs(config, size, taps, work.tokens, options.layers, options.short, budget, sizes, most)
     stored_bytes = sum(file.stat().st_size for file in answers.glob("*.bin")) if answers.is_dir() else 0
-    training_needs.check_disk(needs, stored_bytes, shutil.disk_usage(_nearest_existing(work.folder)).free, work.folder)
+    training_needs.check_disk(needs, stored_bytes, shutil.disk_usage(nearest_folder(work.folder)).free, work.folder)
     return needs
 
 
@@ -191,8 +192,3 @@ def _make_private(folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise TrainingError(f"{folder}: cannot be created: {error}") from None
-
-
-def _nearest_existing(folder: Path) -> Path:
-    """Return the folder, or its nearest existing parent."""
-    return next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())

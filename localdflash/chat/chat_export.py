@@ -13,20 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from localdflash.base.errors import StoreError, UsageError
 from localdflash.chat.chat_listing import SessionInfo
-from localdflash.chat.messages import Message, fence
+from localdflash.chat.messages import FINISH_NOTES, Message, fence
 from localdflash.text.sanitize import sanitize
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
 SCHEMA = 1
-_FINISH_NOTES = {
-    "length": "cut at the limit",
-    "context": "cut: the context was full",
-    "repeat": "cut: the text repeated itself",
-    "cancelled": "stopped",
-    "gone": "cut off",
-}
 _HTML_BLOCK_ENDS = ("-->", "?>", "]]>", ">", "</pre>", "</script>", "</style>", "</textarea>")
 _SPECIAL = re.compile(r"[\\`*_\[\]<>#&~|]")
 _SURROGATE = re.compile("[\ud800-\udfff]")  # UTF-8 cannot encode these
@@ -93,7 +86,7 @@ def _author_line(number: int, message: Message) -> str:
     facts = (
         _escape_line(str(message.numbers.get("model", ""))),
         _format_time(message.created),
-        _FINISH_NOTES.get(message.finish, ""),
+        FINISH_NOTES.get(message.finish, ""),
     )
     return f"**{number}. {author}**" + "".join(f" · {fact}" for fact in facts if fact)
 

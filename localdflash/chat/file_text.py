@@ -7,6 +7,7 @@ from difflib import SequenceMatcher
 from typing import NamedTuple, Self
 
 from localdflash.base.errors import UsageError
+from localdflash.engine.common_prefix import count_common_ends
 
 CONTEXT_LINES = 3  # unchanged lines shown before and after a change
 _BOM = b"\xef\xbb\xbf"
@@ -105,10 +106,7 @@ def _split_lines(data: bytes | None) -> list[tuple[str, bool]]:
 
 def _find_changes(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[_Change]:
     """Return the ranges where `old[a:b]` became `new[c:d]`."""
-    shorter = min(len(old), len(new))
-    head = next((at for at in range(shorter) if old[at] != new[at]), shorter)
-    rest = shorter - head
-    tail = next((at for at in range(rest) if old[-1 - at] != new[-1 - at]), rest)
+    head, tail = count_common_ends(old, new)
     old_stop, new_stop = len(old) - tail, len(new) - tail
     if (old_stop - head) * (new_stop - head) > _MAX_COMPARED:
         return [(head, old_stop, head, new_stop)]

@@ -9,6 +9,13 @@ Role = Literal["system", "user", "assistant"]
 AttachmentKind = Literal["file", "symbol", "paste", "output"]
 # Why an answer ended, "" while it grows. length: max_tokens reached; context: full; repeat: loop; gone: daemon lost.
 Finish = Literal["", "stop", "length", "context", "repeat", "cancelled", "gone"]
+FINISH_NOTES: Mapping[str, str] = {
+    "length": "cut: max_tokens was reached",
+    "context": "cut: the context was full",
+    "repeat": "cut: the text repeated itself",
+    "cancelled": "stopped",
+    "gone": "cut: the daemon stopped",
+}
 
 
 @dataclass(frozen=True, slots=True)

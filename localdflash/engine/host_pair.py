@@ -186,14 +186,6 @@ class HostPair:
             if isinstance(drafter, LookupDrafter):
                 drafter.set_documents(documents)
 
-    def rollback(self, length: int) -> None:
-        """See `Pair`; the last remaining id becomes the anchor. Recompute tokens that a recurrent target dropped."""
-        if not 1 <= length <= len(self.ids):
-            raise UsageError(f"cannot roll back to {length} tokens of {len(self.ids)}")
-        self._crop(length - 1)
-        self.ids = self.ids[:length]
-        self._extend(self.ids[:-1], self.target.length, never_interrupted)
-
     def forget(self) -> None:
         """Drop the whole sequence."""
         self._crop(0)

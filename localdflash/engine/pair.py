@@ -185,9 +185,6 @@ class Pair(Protocol):
     def set_documents(self, documents: Sequence[Sequence[int]]) -> None:
         """Set documents that drafts may be copied from. They change the speed, never the text."""
 
-    def rollback(self, length: int) -> None:
-        """Drop all ids after the first `length` in target and drafters."""
-
     def forget(self) -> None:
         """Drop the whole sequence."""
 

@@ -11,11 +11,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
-from localdflash.base.system.process import detached_options
+from localdflash.base.system.process import detached_options, on_parent_exit
 from localdflash.models.load_options import Options
 
 MAX_STDERR_BYTES = 4096  # read from the end of the child's stderr
@@ -85,7 +84,7 @@ def run(
 
 def begin() -> tuple[Options, Callable[..., None]]:
     """Set up the child; return its options and a function that writes a report. Other output goes to stderr."""
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    on_parent_exit(lambda: os._exit(1))
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # C libraries may print
 
@@ -99,14 +98,6 @@ def begin() -> tuple[Options, Callable[..., None]]:
         compiling=lambda compiled, kernels: report(compiled=compiled, kernels=kernels),
     )
     return options, report
-
-
-def _exit_with_parent() -> None:
-    """Exit when stdin is closed; only the parent holds its other end."""
-    with suppress(OSError):
-        while os.read(0, MAX_STDERR_BYTES):
-            pass
-    os._exit(1)
 
 
 def _read_reports(

@@ -20,7 +20,7 @@ from localdflash.loading.backends import load_on
 from localdflash.models.load_options import Options
 from localdflash.models.memory import free
 from localdflash.models.registry.pair_entry import LocalPair
-from localdflash.models.weights.split import size_of, stats_of
+from localdflash.models.weights.split import count_bytes, stats_of
 
 HostBackend = Literal["cpu", "llama.cpp"]  # the backends that `auto` chooses from on the CPU
 HOST_BACKENDS: tuple[HostBackend, ...] = ("llama.cpp", "cpu")
@@ -62,7 +62,7 @@ class TimingCase:
 
     def size(self) -> int:
         """Return the files' size in bytes."""
-        return sum(map(size_of, self._files()))
+        return sum(map(count_bytes, self._files()))
 
     def _files(self) -> list[Path]:
         return [path for path in (self.target, self.drafter) if path and path.exists()]  # absent: only planned

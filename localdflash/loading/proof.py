@@ -30,7 +30,7 @@ from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.models.running_pair import Running
-from localdflash.models.weights.split import size_of
+from localdflash.models.weights.split import count_bytes
 
 Watch = Callable[[str], None]
 State = Literal["begun", "sound", "unsound", "undecided"]  # undecided: the check could not run
@@ -287,7 +287,7 @@ def _run_check(subject: Subject, files: LocalPair, options: Options, cancelled: 
             write_verdict(subject.path, subject.verdict("begun", step))
 
     drafters = (files.drafter_gguf, files.drafter_safetensors) if options.draft else ()
-    size = sum(size_of(path) for path in (files.target, *drafters) if path)
+    size = sum(count_bytes(path) for path in (files.target, *drafters) if path)
     limit = TIMEOUT_SECONDS + size / BYTES_PER_SECOND
     write_verdict(subject.path, subject.verdict("begun", step))
     try:

@@ -20,7 +20,7 @@ from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.registry.registry import is_known
 from localdflash.models.weights.gguf import read_header
-from localdflash.models.weights.split import files_of, size_of
+from localdflash.models.weights.split import count_bytes, files_of
 
 METHOD_VERSION = 1  # version of the trial; verdicts of other versions do not count
 TIMEOUT_SECONDS = 60.0
@@ -63,7 +63,7 @@ def _key(paths: list[Path], options: Options) -> str:
 
 def try_files(paths: list[Path], options: Options) -> str | None:
     """Return why the files cannot be loaded, "" if they can be, None if the trial was inconclusive."""
-    limit, crashes = TIMEOUT_SECONDS + sum(map(size_of, paths)) / BYTES_PER_SECOND, gpu_watch.count_crashes()
+    limit, crashes = TIMEOUT_SECONDS + sum(map(count_bytes, paths)) / BYTES_PER_SECOND, gpu_watch.count_crashes()
     limit += COMPILE_SECONDS if driver_present() else 0.0
     try:
         child_exit = child.run(PROGRAM, options, limit, lambda _: None)

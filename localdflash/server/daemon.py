@@ -126,7 +126,7 @@ class Daemon:
         process.on_end_signal(loop, self._on_signal)
         self._engines.start()
         if self._settings.private:
-            threading.Thread(target=self._stop_with_parent, args=[loop], daemon=True).start()
+            process.on_parent_exit(lambda: self._on_parent_exit(loop))
         tasks = [asyncio.create_task(work) for work in (self._watch(), self._preload())]
         serving = zip(self._servers, listeners, strict=True)
         await asyncio.gather(*(server.serve([listener]) for server, listener in serving))
@@ -191,11 +191,8 @@ class Daemon:
             for connection in waiting_connections(server.server_state.connections):
                 connection.drop()
 
-    def _stop_with_parent(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Read stdin until the parent's exit closes it, then stop the daemon. Runs in its own thread."""
-        with suppress(OSError):
-            while os.read(0, 4096):
-                pass
+    def _on_parent_exit(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Stop the daemon; runs in another thread."""
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(self.stop)
 

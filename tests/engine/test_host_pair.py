@@ -122,14 +122,6 @@ def test_the_context_can_be_filled_to_the_last_token_and_no_further(pair: HostPa
     assert len(pair.ids) == 32
 
 
-@pytest.mark.parametrize("length", [0, -1, 9])
-def test_a_rollback_outside_of_the_sequence_is_refused(pair: HostPair, length: int) -> None:
-    pair.prefill(PROMPT)
-    with pytest.raises(UsageError, match=f"{length} tokens of 8"):
-        pair.rollback(length)
-    assert pair.ids == PROMPT
-
-
 @pytest.mark.parametrize("where", ["verify", "keep", "extend", "observe", "propose", "sample"])
 def test_pair_works_after_a_failed_call(
     pair: HostPair, greedy: Sampler, where: str, monkeypatch: pytest.MonkeyPatch

@@ -133,7 +133,7 @@ def test_offloaded_sequence_is_restored(
     monkeypatch.setattr("localdflash.backends.cuda.offload.STAGING_BYTES", 1 << 18)  # a few slots per block
     ids = prompts[0]
     text = run(pair, ids, length)
-    pair.rollback(len(ids))
+    pair.prefill(ids)
     still = pair.save()
     still.wait()
     moving = pair.save()
@@ -205,7 +205,7 @@ def test_drafters_that_choose_slot_by_slot(
     for one in (pair, exact):
         one.forget()
         one.prefill(ids)
-        one.rollback(len(ids))
+        one.reset_device(len(ids) - 1)
         one.stepper.catch_up()
         one.stepper.draft_block(1)
         proposed.append(one.stepper.draft[1:8].tolist())

@@ -147,10 +147,10 @@ def test_a_killed_child_does_not_blame_the_file(
     assert len(started) == 2
 
 
-HANGS = """import os, threading, time
+HANGS = """import os, time
 from pathlib import Path
 from localdflash.loading import child
-threading.Thread(target=child._exit_with_parent, daemon=True).start()
+child.begin()
 Path(%r).write_text(str(os.getpid()))
 time.sleep(600)"""
 

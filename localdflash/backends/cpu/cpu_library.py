@@ -238,7 +238,7 @@ class Library:
 def _load_dll(path: Path) -> ctypes.CDLL:
     """Load a library, on Linux from a copy in memory, so that replacing the file does not affect this process."""
     with suppress(OSError):  # not Linux, or executing such memory is forbidden
-        copy = open_in_memory("localdflash")  # never closed: the loader would mistake a reused /proc path for this file
+        copy = open_in_memory()  # never closed: the loader would mistake a reused /proc path for this file
         os.write(copy, path.read_bytes())
         return ctypes.CDLL(f"/proc/self/fd/{copy}")
     return ctypes.CDLL(str(path))

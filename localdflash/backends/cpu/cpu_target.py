@@ -20,6 +20,7 @@ from localdflash.engine.checkpoints import MAX_CHECKPOINTS, Checkpoints
 from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from localdflash.engine.pair import TargetFeatures, Verification
 from localdflash.engine.sampling import NOT_NUMBERS
+from localdflash.models.memory.fit import check_context
 from localdflash.models.shapes.decoder_config import DecoderConfig, DeltaShape
 
 
@@ -121,9 +122,8 @@ class CpuTarget:
         c = packed.config
         if problem := why_unsupported(c):
             raise ModelError(f"the CPU engine does not run {problem}; use `--backend llama.cpp`")
+        check_context(context, c.context_length)
         self.context = context or c.context_length
-        if not 8 <= self.context <= c.context_length:
-            raise UsageError(f"context of {context} tokens: expected 8 to {c.context_length}, the trained length")
         self.packed, self.pool, layers = packed, pool, packed.layers()
         self.vocab_size, self.length = c.vocab_size, 0
         self.cache = KVCache(c.num_hidden_layers - c.recurrent_layers, c, self.context, kv)

@@ -8,11 +8,10 @@ from localdflash.backends.cpu.cpu_kv_cache import choose_kv_format
 from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_sizes import CpuSizes
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.base.errors import UsageError
 from localdflash.base.machine.cores import clamp, physical_cores
 from localdflash.models.load_options import Options
 from localdflash.models.memory import free
-from localdflash.models.memory.fit import NO_DRAFTER, fit
+from localdflash.models.memory.fit import NO_DRAFTER, check_context, fit
 from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, PROGRAM, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.running_pair import Running, compose
@@ -24,11 +23,7 @@ def load(files: LocalPair, options: Options) -> Running:
     path = (files.drafter_gguf or files.drafter_safetensors) if options.draft else None
     kv = choose_kv_format(options.kv, files.kv)
     sizes = CpuSizes(files.target, path, options.threads, options.drafter_bits, kv)
-    if options.context > sizes.trained:
-        raise UsageError(
-            f"context of {options.context} tokens: expected 8 to {sizes.trained}, which {files.target.name} was"
-            " trained for"
-        )
+    check_context(options.context, sizes.trained, files.target.name)
     threads, thread_notice = clamp(options.threads)
     plan = fit(sizes, free.system_budget(), options.context, can_evict=options.can_evict)
     predicted = {**plan.parts, PROGRAM: free.program_bytes(False)}

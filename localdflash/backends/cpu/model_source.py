@@ -14,8 +14,8 @@ from localdflash.base.system.descriptor import read_at
 from localdflash.models.shapes.decoder_config import DecoderConfig, DeltaShape
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.dflash_file import UNUSED, config_of_file, key_of, own_tensors, plain_name
-from localdflash.models.shapes.gguf_config import ROPE_FACTORS
-from localdflash.models.shapes.target_config import count_layers, target_config
+from localdflash.models.shapes.gguf_config import ROPE_FACTORS, count_layers
+from localdflash.models.shapes.target_config import target_config
 from localdflash.models.weights import gguf, safetensors
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import TensorInfo

@@ -150,7 +150,7 @@ class CudaPair:
         blocks = self._split_blocks(len(ids) - 1)
         reused = self._count_reusable(count_common_prefix(self.cached, ids[:-1]), blocks)
         left = deque(size for size, end in zip(blocks, accumulate(blocks), strict=True) if end > reused)
-        self._reset_device(reused)
+        self.reset_device(reused)
         self.stepper.tokens[: len(ids)] = torch.tensor(ids, dtype=torch.int32)
         try:
             while self._computed < len(ids) - 1 and not interrupt(self._computed):
@@ -205,7 +205,7 @@ class CudaPair:
         if room < 1:
             raise ContextOverflow(f"the context of {self.stepper.context} tokens is full")
         if self._is_device_ahead or sampler is not self._sampler:
-            self._reset_device(len(self.ids) - 1)
+            self.reset_device(len(self.ids) - 1)
             self._set_sampler(sampler)
         if not self._in_flight:
             self._last_arrival = time.perf_counter()
@@ -290,33 +290,24 @@ class CudaPair:
             self.stepper.tokens[first : first + len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
         return tokens
 
-    def _reset_device(self, length: int) -> None:
+    def reset_device(self, length: int) -> None:
         """Wait for the steps in flight and discard them: the device's context becomes the first `length` ids."""
         self._is_device_ahead = True  # until the reset is complete
         self._in_flight.clear()
         self.runner.synchronize()
         self._computed = length
         self._drafter_length = min(self._drafter_length, length)
-        if length < self._in_blocks:
-            whole = self._count_reusable(length, self._split_blocks(self._in_blocks))
-            self._in_blocks = whole + (whole < length)  # + 1: no fresh prompt computes part of a block
+        self._in_blocks = min(self._in_blocks, length)  # `length` is not within a block
         self._steps = 0
         fields = {CONTEXT: length, DRAFTER: self._drafter_length, STEP: 0}
         with self.runner.on_gpu():
             self.stepper.state.copy_(torch.tensor([fields.get(i, 0) for i in range(len(self.stepper.state))]))
         self._is_device_ahead = False
 
-    def rollback(self, length: int) -> None:
-        """See `Pair`; the last remaining id is the next step's input (anchor)."""
-        if not 1 <= length <= len(self.ids):
-            raise UsageError(f"cannot roll back to {length} tokens of {len(self.ids)}")
-        self.ids = self.ids[:length]
-        self._reset_device(length - 1)
-
     def forget(self) -> None:
         """Drop the whole sequence, and the sampling parameters on the device."""
         self.ids, self._sampler = [], None
-        self._reset_device(0)
+        self.reset_device(0)
 
     def close(self) -> None:
         """Free all device memory; the pair cannot be used afterwards."""
@@ -326,7 +317,7 @@ class CudaPair:
 
     def save(self) -> SavedSequence:
         """See `Pair`. The sequence is copied from the device while other steps run."""
-        self._reset_device(self._computed)
+        self.reset_device(self._computed)
         while self.stepper.drafter and self._drafter_length < self._computed:
             self._catch_up()
         sequence = self.runner.offload(self._layers(), self._computed)
@@ -350,7 +341,7 @@ class CudaPair:
         if self.stepper.drafter:
             self._drafter_length = length
         self.ids, self._in_blocks = list(state.ids), state.tokens_in_blocks
-        self._reset_device(length)
+        self.reset_device(length)
 
 
 def _wait_saved(sequence: OffloadedSequence, runner: Runner) -> None:

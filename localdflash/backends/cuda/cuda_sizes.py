@@ -8,7 +8,6 @@ import torch
 
 from localdflash.backends.cuda.cuda_checks import PLANES, check_drafter, check_tensor_types
 from localdflash.backends.cuda.prompt_reader import BLOCK_TOKENS
-from localdflash.backends.cuda.repack.ggml_blocks import padded
 from localdflash.backends.cuda.stack import ROWS
 from localdflash.backends.cuda.stepper import DOCUMENTS, SLACK, TAP_SLOTS
 from localdflash.base.errors import ModelError, OutOfMemory
@@ -22,7 +21,7 @@ from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
 from localdflash.models.shapes.dflash_file import config_of_file, own_tensors
 from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights.ggml_types import GGMLType
-from localdflash.models.weights.gguf import GGUFHeader, read_header
+from localdflash.models.weights.gguf import GGUFHeader, padded, read_header
 
 KV_TYPES = {"auto": torch.float16, "f16": torch.float16, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
 # Bytes for torch's rounding (up to 1 MB per tensor), compiled kernels, graphs, and cuBLAS's workspaces.

@@ -27,7 +27,8 @@ from localdflash.models.memory.fit import NO_DRAFTER, UNCHANGED
 from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.dflash_file import config_of_file
-from localdflash.models.shapes.drafter_check import block_count, count_prediction_bytes
+from localdflash.models.shapes.drafter_check import count_prediction_bytes
+from localdflash.models.shapes.gguf_config import count_layers
 from localdflash.models.weights.gguf import GGUFHeader, TensorInfo, read_header
 
 _CACHE = re.compile(r": size = +([\d.]+) MiB \(")
@@ -77,7 +78,7 @@ def _bytes(mebibytes: float) -> int:
 def split_weight_bytes(header: GGUFHeader, placement: Placement) -> tuple[int, int]:
     """Return the bytes of a model's weights on the device, and in main memory; both may hold a tied embedding."""
     head = "output.weight" if "output.weight" in header.tensors or TABLE not in header.tensors else TABLE
-    first_block = block_count(header) + 1 - placement.layers  # on the device: llama.cpp counts the output as a layer
+    first_block = count_layers(header) + 1 - placement.layers  # on the device: llama.cpp counts the output as a layer
     on_device = sum(info.nbytes for name, info in header.tensors.items() if _is_on_device(name, first_block, placement))
     in_memory = sum(info.nbytes for info in header.tensors.values()) - on_device
     if placement.layers and head == TABLE:
@@ -87,7 +88,7 @@ def split_weight_bytes(header: GGUFHeader, placement: Placement) -> tuple[int, i
 
 def tensors_read_in_memory(header: GGUFHeader, placement: Placement) -> dict[str, TensorInfo]:
     """Return the tensors in main memory of a model with layers on the device, without the embedding table."""
-    first = block_count(header) + 1 - placement.layers
+    first = count_layers(header) + 1 - placement.layers
     in_memory = (name for name in header.tensors if name != TABLE and not _is_on_device(name, first, placement))
     return {name: header.tensors[name] for name in in_memory}
 
@@ -103,7 +104,7 @@ def _is_on_device(name: str, first_block: int, placement: Placement) -> bool:
 
 def cache_share(header: GGUFHeader, placement: Placement) -> float:
     """Return the share of the KV cache on the device, by the KV heads of the layers there."""
-    blocks = block_count(header)
+    blocks = count_layers(header)
     heads = header.metadata.get(f"{header.architecture}.attention.head_count_kv")
     weights = [float(count) for count in heads] if isinstance(heads, list) and len(heads) == blocks else [1.0] * blocks
     return sum(weights[max(blocks + 1 - placement.layers, 0) :]) / max(sum(weights), 1.0) if placement.layers else 0.0

@@ -16,11 +16,12 @@ from localdflash.backends.llamacpp import llama_library
 from localdflash.backends.llamacpp.decode_flags import DEFAULT, MAX_WIDTH, DecodeMode
 from localdflash.backends.llamacpp.llama_kv_cache import SequenceCache, allow_second_sequence, has_states
 from localdflash.backends.llamacpp.placement import PROCESSOR, Placement
-from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory, UsageError
+from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.gpu_watch import UNWATCHED, Watch
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import TargetFeatures, Verification
+from localdflash.models.memory.fit import check_context
 
 # Architectures whose graphs export layer inputs; requesting layer inputs of another one ends the process.
 # fmt: off
@@ -56,12 +57,6 @@ def check_taps(architecture: str) -> None:
         )
 
 
-def check_context(path: Path, context: int, trained: int) -> None:
-    """Raise UsageError for a context below 8 tokens or beyond the trained one; 0 is the trained context."""
-    if not 8 <= (context or trained) <= trained:
-        raise UsageError(f"context of {context} tokens: expected 8 to {trained}, which {path.name} was trained for")
-
-
 class LlamaCppTarget:
     """See `Target`. `taps` are the 0-based layers (blocks) whose outputs are features; `watch` is held during a decode.
 
@@ -82,7 +77,7 @@ class LlamaCppTarget:
         self.mode, self.placement, self.watch = mode, placement, watch
         self.model = llama_library.load_model(path, repack=mode.flags.repack, placement=placement)
         trained = api.llama_model_n_ctx_train(self.model)
-        check_context(path, context, trained)
+        check_context(context, trained, path.name)
         self.context = context or trained
         self.layers: int = api.llama_model_n_layer(self.model)
         self.hidden_size: int = api.llama_model_n_embd(self.model)

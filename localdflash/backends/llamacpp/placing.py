@@ -9,7 +9,6 @@ from pathlib import Path
 
 from localdflash.backends.llamacpp.llama_library import devices, find_gpu
 from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes
-from localdflash.backends.llamacpp.llama_target import check_context
 from localdflash.backends.llamacpp.placement import PROCESSOR, Device, Placement
 from localdflash.base.errors import ModelError, OutOfMemory
 from localdflash.models.load_options import Options
@@ -21,11 +20,12 @@ from localdflash.models.memory.fit import (
     Fit,
     MemoryBudget,
     MemorySizes,
+    check_context,
     fit,
     largest_context,
 )
 from localdflash.models.memory.parts import Parts, format_bytes
-from localdflash.models.shapes.drafter_check import block_count
+from localdflash.models.shapes.gguf_config import count_layers
 from localdflash.models.weights.gguf import read_header
 
 Needs = Callable[[Placement], MemorySizes]  # returns the memory that the pair needs in a placement
@@ -55,7 +55,7 @@ def plan_placement(target: Path, drafter: Path | None, options: Options) -> Plac
                 return stack.enter_context(LlamaCppSizes(target, drafter, placement, options.kv))
 
             placements = list_placements(target, device, options)
-            check_context(target, options.context, sizes(placements[0]).trained)
+            check_context(options.context, sizes(placements[0]).trained, target.name)
             return choose_placement(sizes, placements, device.budget(), options.context, can_evict=options.can_evict)
     except (OutOfMemory, ModelError) as error:
         no_room_yet = options.can_evict and isinstance(error, OutOfMemory)
@@ -77,7 +77,7 @@ def choose_gpu(options: Options) -> Device | None:
 def _on_processor(target: Path, drafter: Path | None, options: Options) -> PlacementPlan:
     try:
         with LlamaCppSizes(target, drafter, kv=options.kv) as sizes:
-            check_context(target, options.context, sizes.trained)
+            check_context(options.context, sizes.trained, target.name)
             memory_fit = fit(sizes, free.system_budget(), options.context, can_evict=options.can_evict)
             return PlacementPlan(PROCESSOR, memory_fit)
     except ModelError:  # loading reports the error, or llama.cpp reports no sizes
@@ -87,7 +87,7 @@ def _on_processor(target: Path, drafter: Path | None, options: Options) -> Place
 def list_placements(target: Path, device: Device, options: Options) -> Sequence[Placement]:
     """Return the placements to try, best first. A GPU that was not named gets at least half of the layers, or none."""
     header = read_header(target)
-    layers = block_count(header) + 1
+    layers = count_layers(header) + 1
     max_layers = layers if options.gpu_layers < 0 else min(options.gpu_layers, layers)
     half = (layers + 1) // 2 if options.device in ("auto", "gpu") else 1
     min_layers = max_layers if options.gpu_layers >= 0 else half

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from localdflash.backends.reference.decoder import Decoder
-from localdflash.base.errors import UsageError
 from localdflash.engine.draft import EMPTY_DRAFT, MAX_DRAFT_TOKENS, Draft
 from localdflash.engine.pair import TargetFeatures, Verification
+from localdflash.models.memory.fit import check_context
 
 TILE = 16  # rows of every matrix product
 
@@ -27,9 +27,8 @@ class TorchTarget:
     def __init__(self, model: Decoder, context: int = 0, taps: Sequence[int] = ()) -> None:
         c = model.config
         self.model = model
+        check_context(context, c.context_length)
         self.context = context or c.context_length
-        if not 8 <= self.context <= c.context_length:
-            raise UsageError(f"context of {context} tokens: expected 8 to {c.context_length}, the trained length")
         self.taps = tuple(taps)
         self.vocab_size = c.vocab_size
         self.length = 0

@@ -106,6 +106,11 @@ def create_private(folder: Path) -> Path:
     return folder
 
 
+def nearest_folder(path: Path) -> Path:
+    """Return a path if it is a folder, else its nearest parent that is one."""
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
+
+
 def _folder(kind: Literal["config", "data", "cache", "runtime"]) -> Path:
     if home := os.environ.get(HOME_VARIABLE):
         return _absolute(home) / kind

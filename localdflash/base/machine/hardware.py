@@ -32,14 +32,20 @@ def reading_threads() -> int:
 
 def describe_processor() -> str:
     """Return the processor's name and its integer dot-product features."""
-    try:
-        info = Path("/proc/cpuinfo").read_text()
-    except OSError:
+    info = read_cpuinfo()
+    if not info:
         return platform.processor() or platform.machine()
-    name = next((line.split(":")[1].strip() for line in info.splitlines() if line.startswith("model name")), "CPU")
-    flags = next((line for line in info.splitlines() if line.startswith("flags")), "").split()
-    features = [f for f in ("avx2", "avx_vnni", "avx512_vnni", "avx512_bf16") if f in flags]
-    return f"{name} ({' '.join(features)})"
+    features = [f for f in ("avx2", "avx_vnni", "avx512_vnni", "avx512_bf16") if f in info.get("flags", "").split()]
+    return f"{info.get('model name', 'CPU')} ({' '.join(features)})"
+
+
+def read_cpuinfo() -> dict[str, str]:
+    """Return the fields of the first processor in Linux's /proc/cpuinfo; empty on other systems."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").partition("\n\n")[0].splitlines()
+    except OSError:
+        return {}
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def describe_gpu() -> str:

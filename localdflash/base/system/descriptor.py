@@ -38,9 +38,9 @@ def write_at(file: int, data: bytes | memoryview, offset: int) -> int:
         return os.pwrite(file, data, offset)
 
 
-def open_in_memory(name: str) -> int:
+def open_in_memory() -> int:
     """Return the descriptor of a new file in memory; OSError on systems other than Linux."""
     if sys.platform == "linux":
-        return os.memfd_create(name)
+        return os.memfd_create("localdflash")
     else:
         raise OSError("only Linux has files in memory")

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -81,3 +82,15 @@ def on_end_signal(loop: "asyncio.AbstractEventLoop", handle: Callable[[int], Non
             signal.signal(signum, lambda signum, _: loop.call_soon_threadsafe(handle, signum))
         else:
             loop.add_signal_handler(signum, handle, signum)
+
+
+def on_parent_exit(handle: Callable[[], object]) -> None:
+    """Call `handle` in a new thread when stdin is closed; only the parent process holds its other end."""
+
+    def wait() -> None:
+        with suppress(OSError):
+            while os.read(0, 4096):
+                pass
+        handle()
+
+    threading.Thread(target=wait, daemon=True).start()

@@ -102,12 +102,13 @@ def llama(name: str) -> Finding:
     import llama_cpp.llama_cpp as api
 
     from localdflash.backends.llamacpp import llama_library
+    from localdflash.base.machine import hardware
 
     built_with = _built_with(api.llama_print_system_info().decode())
     llama_library.tap_reader()  # raises the ModelError
     gpu = "with GPU support" if api.llama_supports_gpu_offload() else "for the CPU"
     detail = f"{version(name)}, built {gpu} with {' '.join(built_with)}"
-    flags = cpu_flags()
+    flags = set(hardware.read_cpuinfo().get("flags", "").split())
     unused = [what for what, names in INSTRUCTIONS.items() if what not in built_with and flags.issuperset(names)]
     if "AVX2" in unused:
         detail += "; this CPU has AVX2, but the build does not use it"
@@ -121,16 +122,6 @@ def llama(name: str) -> Finding:
 def _built_with(info: str) -> list[str]:
     parts = info.replace(" : ", " | ").split("|")
     return [part.split("=")[0].strip() for part in parts if part.strip().endswith("= 1")]
-
-
-def cpu_flags() -> frozenset[str]:
-    """Return the processor's feature flags as Linux names them; empty on other systems."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as info:
-            line = next((line for line in info if line.startswith("flags")), "")
-    except OSError:
-        return frozenset()
-    return frozenset(line.partition(":")[2].split())
 
 
 def offline(name: str) -> Finding:

@@ -54,11 +54,12 @@ def bandwidth(name: str) -> Finding:
 
 def models(name: str) -> Finding:
     """Check the models folder: free disk space, and that the files are unchanged since their verification."""
+    from localdflash.base.files.paths import nearest_folder
     from localdflash.models.registry import records
     from localdflash.models.registry.pair_entry import models_folder
 
     folder = models_folder()
-    existing = next(parent for parent in (folder, *folder.parents) if parent.is_dir())
+    existing = nearest_folder(folder)
     free = shutil.disk_usage(existing).free
     files = [path for path in folder.glob("*/**/*") if path.suffix in (".gguf", ".safetensors")]
     changed = [path for path in files if records.read(path) and not records.current(path)]

@@ -11,6 +11,7 @@ from pathlib import PurePath
 from localdflash.code.context.context import ContextPiece
 from localdflash.code.context.denied import is_secret
 from localdflash.code.context.files import clean_name
+from localdflash.engine.common_prefix import count_common_ends
 
 NEAR_LINES = 8  # greatest distance between changes of one edit
 RECENT_SECONDS = 1.0  # longest time between changes of one edit
@@ -128,10 +129,7 @@ def _continues(edit: RecentEdit, first: int, last: int, now: float) -> bool:
 
 def _trim(line: int, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
     """Return the change without equal lines at its start and end."""
-    shorter = min(len(old), len(new))
-    before = next((at for at in range(shorter) if old[at] != new[at]), shorter)
-    rest = shorter - before
-    after = next((at for at in range(rest) if old[-1 - at] != new[-1 - at]), rest)
+    before, after = count_common_ends(old, new)
     return line + before, old[before : len(old) - after], new[before : len(new) - after]
 
 

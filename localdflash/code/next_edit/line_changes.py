@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from localdflash.code.next_edit.source import difference
 from localdflash.code.next_edit.trail import Position
+from localdflash.engine.common_prefix import count_common_ends
 
 CONTEXT_LINES = 3  # lines around an edit in its diff
 Replacement = tuple[Position, Position, str]  # start and end of replaced text, and the new text
@@ -29,9 +30,7 @@ def edit_between(old: str, new: str) -> Replacement:
 def diff_of(before: str, after: str) -> str:
     """Return the difference of two texts as one hunk of a unified diff."""
     old, new = before.split("\n"), after.split("\n")
-    shorter = min(len(old), len(new))
-    head = next((at for at in range(shorter) if old[at] != new[at]), shorter)
-    tail = next((at for at in range(shorter - head) if old[-1 - at] != new[-1 - at]), shorter - head)
+    head, tail = count_common_ends(old, new)
     start = max(head - CONTEXT_LINES, 0)
     rest = old[len(old) - tail :][:CONTEXT_LINES]
     old_lines, new_lines = old[head : len(old) - tail], new[head : len(new) - tail]

@@ -22,7 +22,7 @@ from localdflash.models.registry.pair_entry import PairEntry
 from localdflash.models.registry.registry import missing_files, shipped_file
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import GGUFHeader, read_header
-from localdflash.models.weights.split import size_of
+from localdflash.models.weights.split import count_bytes
 
 OVERHEAD_BYTES = 1e9  # in addition to the files, if the entry has no `memory_gb`
 BITS = {**QUANTIZATIONS, "Q4_K_XL": QUANTIZATIONS["Q4_K_M"], "MXFP4": 4.6}  # per weight, as a mean over the file
@@ -89,7 +89,7 @@ def needed_bytes(pair: PairEntry) -> float:
     """Return the memory that the pair needs in bytes; 0 if unknown: then it counts as fitting."""
     if pair.memory_gb:
         return pair.memory_gb * 1e9
-    files = 0 if missing_files(pair) else sum(size_of(source.path) for source in (pair.target, pair.drafter) if source)
+    files = 0 if missing_files(pair) else sum(count_bytes(part.path) for part in (pair.target, pair.drafter) if part)
     return files + OVERHEAD_BYTES if files else 0
 
 

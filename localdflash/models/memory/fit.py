@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from localdflash.base.errors import OutOfMemory
+from localdflash.base.errors import OutOfMemory, UsageError
 from localdflash.models.memory.parts import TARGET, Parts, format_bytes, split_host_parts, total
 
 NO_DRAFTER = "none"
@@ -103,6 +103,12 @@ def largest_context(sizes: MemorySizes, drafter: str, budget: MemoryBudget, max_
         else:
             too_many = middle
     return fits * STEP
+
+
+def check_context(context: int, trained: int, model: str = "the model") -> None:
+    """Raise UsageError for a context below 8 tokens or beyond the trained one; 0 is the trained context."""
+    if not 8 <= (context or trained) <= trained:
+        raise UsageError(f"context of {context} tokens: expected 8 to {trained}, which {model} was trained for")
 
 
 def fit(sizes: MemorySizes, budget: MemoryBudget, requested: int, *, can_evict: bool = False) -> Fit:

@@ -18,7 +18,7 @@ from typing import Protocol
 from filelock import FileLock, Timeout
 
 from localdflash.base.errors import LocaldflashError, ModelError
-from localdflash.base.files.paths import create_private
+from localdflash.base.files.paths import create_private, nearest_folder
 from localdflash.models.registry import hub, records
 from localdflash.models.registry.hub import Progress, Remote
 from localdflash.models.registry.pair_entry import FileSource
@@ -104,7 +104,7 @@ class DownloadJob:
             if path.is_file():
                 return max(0, self.remote.size - path.stat().st_size)
         blob = hub.find_cached_blob(self.remote)
-        can_link = blob is not None and blob.stat().st_dev == _nearest_existing(self.source.path).stat().st_dev
+        can_link = blob is not None and blob.stat().st_dev == nearest_folder(self.source.path).stat().st_dev
         return 0 if can_link else self.remote.size
 
     def fetch(self, report: DownloadReport) -> FileRecord:
@@ -176,7 +176,7 @@ def plan(source: FileSource) -> DownloadJob:
 
 def check_space(needed: int, root: Path) -> None:
     """Raise LocaldflashError if the free disk space is too small for the pending downloads."""
-    free = shutil.disk_usage(_nearest_existing(root)).free
+    free = shutil.disk_usage(nearest_folder(root)).free
     if needed > free:
         raise LocaldflashError(
             f"the download needs {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free in {root}; make room, "
@@ -212,8 +212,3 @@ def link_or_copy(file: Path, destination: Path) -> None:
         temporary = destination.with_name(f"{destination.name}.copy")
         shutil.copyfile(file, temporary)
         temporary.replace(destination)
-
-
-def _nearest_existing(path: Path) -> Path:
-    """Return a path, or its nearest existing ancestor."""
-    return next(folder for folder in (path, *path.parents) if folder.exists())

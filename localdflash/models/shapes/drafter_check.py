@@ -5,6 +5,7 @@ from pathlib import Path
 from localdflash.base.errors import ModelError
 from localdflash.models.shapes.dflash_config import check_fit
 from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.models.shapes.gguf_config import count_layers
 from localdflash.models.weights import safetensors
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
@@ -16,16 +17,11 @@ def is_companion(header: GGUFHeader) -> bool:
     return header.metadata.get("general.type", "model") != "model" or header.architecture in COMPANIONS
 
 
-def block_count(header: GGUFHeader) -> int:
-    """Return the number of a model's transformer layers, including those of multi-token prediction."""
-    return header.require(f"{header.architecture}.block_count", int)
-
-
 def count_prediction_bytes(header: GGUFHeader) -> int:
     """Return the bytes of the layers of multi-token prediction, which are the last layers and are not loaded."""
     count = header.metadata.get(f"{header.architecture}.nextn_predict_layers", 0)
-    first = block_count(header) - (count if isinstance(count, int) else 0)
-    unloaded = tuple(f"blk.{block}." for block in range(first, block_count(header)))
+    first = count_layers(header) - (count if isinstance(count, int) else 0)
+    unloaded = tuple(f"blk.{block}." for block in range(first, count_layers(header)))
     return sum(info.nbytes for name, info in header.tensors.items() if name.startswith(unloaded))
 
 
@@ -38,7 +34,7 @@ def check_drafter(target: Path, drafter: Path) -> None:
     header = read_header(target)
     hidden = header.require(f"{header.architecture}.embedding_length", int)
     vocabulary = len(header.require("tokenizer.ggml.tokens", list))
-    check_fit(config_of_file(drafter), hidden, vocabulary, block_count(header), str(drafter))
+    check_fit(config_of_file(drafter), hidden, vocabulary, count_layers(header), str(drafter))
 
 
 def check_files(target: Path, drafter: Path | None) -> None:

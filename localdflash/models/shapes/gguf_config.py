@@ -65,7 +65,7 @@ def common_config(header: gguf.GGUFHeader, vocab_size: int | None = None) -> Dec
     return DecoderConfig(
         vocab_size=vocab_size or gguf.find(header, "token_embd.weight").shape[0],
         hidden_size=size_of(header, "embedding_length"),
-        num_hidden_layers=size_of(header, "block_count", MAX_LAYERS),
+        num_hidden_layers=count_layers(header),
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
         head_dim=head_dim,
@@ -135,6 +135,11 @@ def size_of(header: gguf.GGUFHeader, name: str, max_size: int = MAX_SIZE) -> int
     if not 1 <= value <= max_size:
         raise ModelError(f"{header.path}: {key} is {value}, expected 1 to {max_size}; convert the model again")
     return value
+
+
+def count_layers(header: gguf.GGUFHeader) -> int:
+    """Return the number of transformer layers in a file, including those of multi-token prediction."""
+    return size_of(header, "block_count", MAX_LAYERS)
 
 
 def yarn_of(header: gguf.GGUFHeader, config: DecoderConfig, *, round_outwards: bool) -> DecoderConfig:

@@ -9,6 +9,7 @@ from localdflash.models.shapes.gguf_config import (
     ARCHITECTURES,
     check_whole_heads,
     common_config,
+    count_layers,
     decoder_config,
     number,
     refuse_scaled_rope,
@@ -18,7 +19,6 @@ from localdflash.models.shapes.gguf_config import (
     yarn_of,
 )
 from localdflash.models.weights.gguf import GGUFHeader
-from localdflash.models.weights.gguf_limits import MAX_LAYERS
 
 SWIGLU_LIMIT = 7.0  # in gpt-oss; not in the metadata
 INTERVAL = 4  # in Qwen3.5, every fourth layer has attention
@@ -44,11 +44,6 @@ def target_config(header: GGUFHeader) -> DecoderConfig:
         if (value := number(header, name, neutral)) not in (neutral, 0.0):
             raise ModelError(f"{header.path}: {kind}.{name} {value} is not supported here; use llama.cpp")
     return READERS[kind](header)
-
-
-def count_layers(header: GGUFHeader) -> int:
-    """Return the number of transformer layers in a file, including those of multi-token prediction."""
-    return size_of(header, "block_count", MAX_LAYERS)
 
 
 def _gpt_oss(header: GGUFHeader) -> DecoderConfig:

@@ -164,7 +164,7 @@ def parse_header(stream: io.BufferedReader, size: int, path: Path) -> GGUFHeader
     check_limits(reader, metadata)
     alignment = _alignment(reader, metadata)
     infos = _read_tensor_infos(reader, n_tensors)
-    data_offset = _padded(reader.position, alignment)
+    data_offset = padded(reader.position, alignment)
     tensors = _with_file_offsets(reader, infos, data_offset, alignment, size)
     return GGUFHeader(path, version, MappingProxyType(metadata), tensors, data_offset)
 
@@ -245,8 +245,9 @@ def _alignment(reader: GGUFReader, metadata: Mapping[str, object]) -> int:
     return alignment
 
 
-def _padded(position: int, alignment: int) -> int:
-    return -(-position // alignment) * alignment
+def padded(size: int, multiple: int) -> int:
+    """Round a size up to a multiple."""
+    return -(-size // multiple) * multiple
 
 
 def _read_tensor_infos(reader: GGUFReader, count: int) -> dict[str, TensorInfo]:
@@ -293,5 +294,5 @@ def _with_file_offsets(
         if offset + info.nbytes > size:
             raise reader.broken(f"tensor {info.name} ends at byte {offset + info.nbytes}, the file has {size}")
         tensors[info.name] = replace(info, offset=offset)
-        expected = _padded(info.offset + info.nbytes, alignment)
+        expected = padded(info.offset + info.nbytes, alignment)
     return tensors

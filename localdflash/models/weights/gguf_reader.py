@@ -103,10 +103,7 @@ class GGUFReader:
 
 # Code in the file -> struct format.
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 10: "Q", 11: "q", 12: "d"}
-_UINT32 = 4
-_BOOL = 7
-_STRING = 8
-_ARRAY = 9
+UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9  # codes of value types
 
 MAX_KEY_BYTES = 255  # the format allows 65535; keys in use are shorter than 64, and messages quote them
 MAX_ARRAY_ELEMENTS = 4_000_000  # in all arrays together; a vocabulary of 262k tokens with merges has 1.3 million
@@ -121,9 +118,9 @@ def read_metadata(reader: GGUFReader, count: int) -> dict[str, object]:
         if key in metadata:
             raise reader.broken(f"duplicate metadata key {key}")
         kind = reader.u32(key)
-        if key == "general.alignment" and kind != _UINT32:
+        if key == "general.alignment" and kind != UINT32:
             raise reader.broken(f"{key} has type {kind}, not unsigned 32-bit")
-        if kind == _ARRAY:
+        if kind == ARRAY:
             values = _read_array(reader, key, elements_left)
             elements_left -= len(values)
             metadata[key] = values
@@ -134,7 +131,7 @@ def read_metadata(reader: GGUFReader, count: int) -> dict[str, object]:
 
 def _read_array(reader: GGUFReader, key: str, max_elements: int) -> list[object]:
     kind = reader.u32(key)
-    if kind == _ARRAY:
+    if kind == ARRAY:
         raise reader.broken(f"{key} is an array of arrays, which llama.cpp does not read")
     count = reader.u64(key)
     if count > max_elements:
@@ -143,9 +140,9 @@ def _read_array(reader: GGUFReader, key: str, max_elements: int) -> list[object]
 
 
 def _read_values(reader: GGUFReader, key: str, kind: int, count: int) -> list[object]:
-    if kind == _STRING:
+    if kind == STRING:
         return [*reader.texts(count, key)]
-    if kind == _BOOL:
+    if kind == BOOL:
         flags = reader.take(count, key)
         if flags.strip(b"\0\1"):
             raise reader.broken(f"{key} holds a bool that is neither 0 nor 1")
@@ -154,3 +151,9 @@ def _read_values(reader: GGUFReader, key: str, kind: int, count: int) -> list[ob
         raise reader.broken(f"{key} has the unknown value type {kind}")
     layout = struct.Struct(f"<{count}{_NUMBERS[kind]}")
     return list(layout.unpack(reader.take(layout.size, key)))
+
+
+def encode_text(text: str) -> bytes:
+    """Return a string as GGUF files store it."""
+    data = text.encode()
+    return _U64.pack(len(data)) + data

@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 
 from localdflash.base.errors import ModelError
 from localdflash.models.weights.gguf import DEFAULT_ALIGNMENT, GGUFHeader, TensorInfo, read_header
-from localdflash.models.weights.gguf_reader import GGUFReader, read_metadata
+from localdflash.models.weights.gguf_reader import ARRAY, STRING, UINT32, GGUFReader, encode_text, read_metadata
 
 FILE_TYPES = {"Q4_1": 3, "Q8_0": 7, "Q5_1": 9}  # llama_ftype
 EMBEDDING, TOKENS = "token_embd.weight", "tokenizer.ggml.tokens"
-UINT32, STRING, ARRAY = 4, 8, 9  # types of GGUF's metadata
 NOTES = "localdflash"  # the key of the notes in the adapter's metadata
 
 
@@ -132,13 +131,13 @@ def _floats(tensor: Mapping[str, Any]) -> Floats:
 def _metadata(header: GGUFHeader, notes: AdapterNotes) -> list[bytes]:
     """Return the entries of the base's metadata, with name, file type and spellings changed."""
     entries = _entries(header)
-    changes = {"general.name": _value(STRING, _text(notes.name))}
+    changes = {"general.name": _value(STRING, encode_text(notes.name))}
     changes["general.file_type"] = _value(UINT32, struct.pack("<I", FILE_TYPES[notes.quantization]))
     if TOKENS in entries:
         texts = [notes.spellings.get(i, text) for i, text in enumerate(header.require(TOKENS, list))]
-        array = struct.pack("<IQ", STRING, len(texts)) + b"".join(map(_text, texts))
+        array = struct.pack("<IQ", STRING, len(texts)) + b"".join(map(encode_text, texts))
         changes[TOKENS] = _value(ARRAY, array)
-    return [_text(name) + changes[name] if name in changes else entry for name, entry in entries.items()]
+    return [encode_text(name) + changes[name] if name in changes else entry for name, entry in entries.items()]
 
 
 def _entries(header: GGUFHeader) -> dict[str, bytes]:
@@ -161,11 +160,6 @@ def _value(kind: int, value: bytes) -> bytes:
     return struct.pack("<I", kind) + value
 
 
-def _text(text: str) -> bytes:
-    data = text.encode()
-    return struct.pack("<Q", len(data)) + data
-
-
 def _write(path: Path, base: GGUFHeader, notes: AdapterNotes, tensors: list[_MergedTensor]) -> None:
     """Write a GGUF of version 3 atomically."""
     metadata = _metadata(base, notes)
@@ -178,7 +172,7 @@ def _write(path: Path, base: GGUFHeader, notes: AdapterNotes, tensors: list[_Mer
     offset = 0
     for tensor in tensors:
         sizes = struct.pack(f"<I{len(tensor.sizes)}Q", len(tensor.sizes), *tensor.sizes)
-        head += _text(tensor.name) + sizes + struct.pack("<IQ", tensor.kind, offset)
+        head += encode_text(tensor.name) + sizes + struct.pack("<IQ", tensor.kind, offset)
         offset += tensor.data.nbytes + -tensor.data.nbytes % alignment
     part = path.with_suffix(".part")
     with part.open("wb") as file:

@@ -46,7 +46,7 @@ def _half(blocks: Tensor, start: int) -> Tensor:
     return _as_float(blocks[:, start : start + 2], torch.float16)
 
 
-def _bits(packed: Tensor, width: int) -> Tensor:
+def split_bits(packed: Tensor, width: int) -> Tensor:
     """Split bytes into fields of `width` bits, lowest first: uint8 [..., size] -> [..., 8 / width, size]."""
     shifts = torch.arange(0, 8, width, dtype=torch.uint8, device=packed.device)
     return (packed.unsqueeze(-2) >> shifts.unsqueeze(-1)).bitwise_and(2**width - 1)
@@ -54,31 +54,31 @@ def _bits(packed: Tensor, width: int) -> Tensor:
 
 def _q4_0(blocks: Tensor) -> Tensor:
     """Unpack a scale and 16 bytes: low nibbles are weights 0-15, high nibbles 16-31; codes are offset by 8."""
-    codes = _bits(blocks[:, 2:], 4).flatten(1).float() - 8
+    codes = split_bits(blocks[:, 2:], 4).flatten(1).float() - 8
     return _half(blocks, 0) * codes
 
 
 def _q4_1(blocks: Tensor) -> Tensor:
     """Unpack like Q4_0, with a minimum that is added to every weight, and codes without an offset."""
-    codes = _bits(blocks[:, 4:], 4).flatten(1).float()
+    codes = split_bits(blocks[:, 4:], 4).flatten(1).float()
     return _half(blocks, 0) * codes + _half(blocks, 2)
 
 
 def _fifth_bits(blocks: Tensor, start: int) -> Tensor:
     """Return bit i of four bytes as the fifth bit of the code of weight i: uint8 [n, 32]."""
-    bits = _bits(blocks[:, start : start + 4, None], 1).flatten(1)
+    bits = split_bits(blocks[:, start : start + 4, None], 1).flatten(1)
     return bits << 4
 
 
 def _q5_0(blocks: Tensor) -> Tensor:
     """Unpack like Q4_0, with 32 fifth bits before the nibbles; codes are offset by 16."""
-    codes = (_bits(blocks[:, 6:], 4).flatten(1) | _fifth_bits(blocks, 2)).float() - 16
+    codes = (split_bits(blocks[:, 6:], 4).flatten(1) | _fifth_bits(blocks, 2)).float() - 16
     return _half(blocks, 0) * codes
 
 
 def _q5_1(blocks: Tensor) -> Tensor:
     """Unpack like Q4_1, with 32 fifth bits before the nibbles."""
-    codes = (_bits(blocks[:, 8:], 4).flatten(1) | _fifth_bits(blocks, 4)).float()
+    codes = (split_bits(blocks[:, 8:], 4).flatten(1) | _fifth_bits(blocks, 4)).float()
     return _half(blocks, 0) * codes + _half(blocks, 2)
 
 
@@ -89,7 +89,7 @@ def _look_up(nibbles: Tensor, values: tuple[int, ...]) -> Tensor:
 
 def _iq4_nl(blocks: Tensor) -> Tensor:
     """Unpack like Q4_0, but nibbles index `IQ4_VALUES`."""
-    return _half(blocks, 0) * _look_up(_bits(blocks[:, 2:], 4).flatten(1), IQ4_VALUES)
+    return _half(blocks, 0) * _look_up(split_bits(blocks[:, 2:], 4).flatten(1), IQ4_VALUES)
 
 
 def _iq4_xs(blocks: Tensor) -> Tensor:
@@ -97,10 +97,10 @@ def _iq4_xs(blocks: Tensor) -> Tensor:
 
     Two bytes hold the high 2 bits of the scales, lowest first; the next four hold the low 4 bits, two scales a byte.
     """
-    high = _bits(blocks[:, 2:4, None], 2).flatten(1)
-    low = _bits(blocks[:, 4:8, None], 4).flatten(1)
+    high = split_bits(blocks[:, 2:4, None], 2).flatten(1)
+    low = split_bits(blocks[:, 4:8, None], 4).flatten(1)
     scale = _half(blocks, 0) * ((low | (high << 4)).float() - 32)
-    values = _look_up(_bits(blocks[:, 8:].reshape(-1, 8, 16), 4).flatten(2), IQ4_VALUES)
+    values = _look_up(split_bits(blocks[:, 8:].reshape(-1, 8, 16), 4).flatten(2), IQ4_VALUES)
     return (scale.unsqueeze(-1) * values).flatten(1)
 
 
@@ -112,7 +112,7 @@ def _mxfp4(blocks: Tensor) -> Tensor:
     """
     e = blocks[:, :1].int()
     scale = torch.where(e < 2, 0x00200000 << e.clamp(max=1), (e - 1) << 23).view(torch.float32)
-    return scale * _look_up(_bits(blocks[:, 1:], 4).flatten(1), E2M1_VALUES)
+    return scale * _look_up(split_bits(blocks[:, 1:], 4).flatten(1), E2M1_VALUES)
 
 
 def _q8_0(blocks: Tensor) -> Tensor:
@@ -136,21 +136,21 @@ def _group_scales(blocks: Tensor) -> tuple[Tensor, Tensor]:
 def _q4_k(blocks: Tensor) -> Tensor:
     """Unpack group scales and 128 bytes: of each 32 bytes, low nibbles are 32 weights, high nibbles the next 32."""
     scale, minimum = _group_scales(blocks)
-    codes = _bits(blocks[:, 16:].reshape(-1, 4, 32), 4).reshape(-1, 8, 32)
+    codes = split_bits(blocks[:, 16:].reshape(-1, 4, 32), 4).reshape(-1, 8, 32)
     return (scale * codes - minimum).flatten(1)
 
 
 def _q5_k(blocks: Tensor) -> Tensor:
     """Unpack like Q4_K, with 32 bytes before the nibbles: bit g of byte i is the fifth bit of weight i of group g."""
     scale, minimum = _group_scales(blocks)
-    low = _bits(blocks[:, 48:].reshape(-1, 4, 32), 4).reshape(-1, 8, 32)
-    codes = low | (_bits(blocks[:, 16:48], 1) << 4)
+    low = split_bits(blocks[:, 48:].reshape(-1, 4, 32), 4).reshape(-1, 8, 32)
+    codes = low | (split_bits(blocks[:, 16:48], 1) << 4)
     return (scale * codes - minimum).flatten(1)
 
 
 def _two_bit_codes(packed: Tensor) -> Tensor:
     """Unpack 32 bytes for each 128 weights; bits 2k and 2k + 1 belong to weights 32k to 32k + 31: uint8 [n, 16, 16]."""
-    return _bits(packed.reshape(-1, 2, 32), 2).reshape(-1, 16, 16)
+    return split_bits(packed.reshape(-1, 2, 32), 2).reshape(-1, 16, 16)
 
 
 def _q2_k(blocks: Tensor) -> Tensor:
@@ -166,9 +166,9 @@ def _q3_k(blocks: Tensor) -> Tensor:
     Bit g of byte i is the third bit of weight 32 g + i. Eight bytes hold the low 4 bits of scales 0-7 (low nibbles) and
     8-15; the next four hold the high 2 bits of scales 0-3, 4-7, 8-11 and 12-15.
     """
-    third = _bits(blocks[:, :32], 1).reshape(-1, 16, 16)
+    third = split_bits(blocks[:, :32], 1).reshape(-1, 16, 16)
     codes = (_two_bit_codes(blocks[:, 32:96]) | (third << 2)).float() - 4
-    low, high = _bits(blocks[:, 96:104], 4).flatten(1), _bits(blocks[:, 104:108], 2).flatten(1)
+    low, high = split_bits(blocks[:, 96:104], 4).flatten(1), split_bits(blocks[:, 104:108], 2).flatten(1)
     scale = _half(blocks, 108) * ((low | (high << 4)).float() - 32)
     return (scale.unsqueeze(-1) * codes).flatten(1)
 
@@ -179,8 +179,8 @@ def _q6_k(blocks: Tensor) -> Tensor:
     Each half of 128 weights has 64 bytes of low 4 bits (first all low, then all high nibbles), and 32 bytes of high 2
     bits, of which bits 2k and 2k + 1 belong to weights 32k to 32k + 31.
     """
-    low = _bits(blocks[:, :128].reshape(-1, 2, 64), 4).reshape(-1, 2, 4, 32)
-    high = _bits(blocks[:, 128:192].reshape(-1, 2, 32), 2)
+    low = split_bits(blocks[:, :128].reshape(-1, 2, 64), 4).reshape(-1, 2, 4, 32)
+    high = split_bits(blocks[:, 128:192].reshape(-1, 2, 32), 2)
     codes = (low | (high << 4)).reshape(-1, 16, 16).float() - 32
     scale = _half(blocks, 208) * blocks[:, 192:208].view(torch.int8)
     return (scale.unsqueeze(-1) * codes).flatten(1)

@@ -18,7 +18,7 @@ _PART = re.compile(
 )
 
 
-def number_of(name: str) -> tuple[int, int]:
+def part_number(name: str) -> tuple[int, int]:
     """Return the number of a part (from 1) and the number of parts, from its name; (1, 1) for any other name."""
     match = _PART.fullmatch(name)
     return (int(match["number"]), int(match["count"])) if match else (1, 1)
@@ -43,7 +43,7 @@ def files_of(path: Path) -> tuple[Path, ...]:
     return tuple(path if name == path.name else path.with_name(name) for name in names_of(path.name))
 
 
-def size_of(path: Path) -> int:
+def count_bytes(path: Path) -> int:
     """Return the bytes of all existing parts."""
     return sum(size for _, size, _ in stats_of(path))
 
@@ -65,7 +65,7 @@ def check_part(path: Path, metadata: Mapping[str, object], index: int, count: in
 
 def check_parts(path: Path) -> None:
     """Raise ModelError for a path that is not the first part, for too many parts, and for missing parts."""
-    number, count = number_of(path.name)
+    number, count = part_number(path.name)
     if count > MAX_PARTS or number > max(count, 1):
         raise ModelError(
             f"{path}: part {number} of {count}: expected at most {MAX_PARTS} parts; download the model again"

@@ -189,7 +189,7 @@ class History:
             name = self.random.choice(["step", "read_record"])
             self._break(name, self.random.randrange(2), lambda: self.pair.step(self.sampler, 16))
             self.check()
-            self.random.choice([self.prefill, self.rollback, self.steps])()
+            self.random.choice([self.prefill, self.regenerate, self.steps])()
 
     def request(self) -> None:
         """Start another request with random sampling parameters."""
@@ -198,10 +198,10 @@ class History:
         self.pair.ends = frozenset(self.random.sample(range(160), self.random.choice([0, 0, 60])))
         self.pair.drafting_enabled = self.random.random() < 0.8
 
-    def rollback(self) -> None:
+    def regenerate(self) -> None:
         self.check()
         if self.pair.ids:
-            self.pair.rollback(self.random.randrange(len(self.pair.ids)) + 1)
+            self.pair.prefill(self.pair.ids[: self.random.randrange(min(len(self.pair.ids), LENGTH - 1)) + 1])
             self.checked = len(self.pair.ids)
 
     def save(self) -> None:
@@ -276,7 +276,7 @@ def _floats(state: bytes | bytearray) -> Any:
 
 ACTS = (
     *[History.steps] * 3,
-    *(History.documents, History.prefill, History.request, History.rollback),
+    *(History.documents, History.prefill, History.request, History.regenerate),
     *(History.save, History.load, History.elsewhere, History.prefill_cancelled),
 )
 FAILING = (*ACTS, History.prefill_broken, History.step_broken)

@@ -73,16 +73,6 @@ def test_a_cached_prefix_has_the_bits_of_a_fresh_one(pair: CudaPair, seed: int) 
         assert read == pair._in_blocks
 
 
-@pytest.mark.parametrize(("cut", "reused"), [(BLOCK + BLOCK // 2 + 5, BLOCK), (BLOCK + 1, BLOCK), (BLOCK, 0), (7, 0)])
-def test_a_block_that_was_cut_is_computed_again(pair: CudaPair, cut: int, reused: int) -> None:
-    """Its first tokens lack the bits of a smaller block."""
-    ids = prompt(2 * BLOCK + 20)
-    fresh(pair, ids)
-    pair.rollback(cut)
-    shorter = ids[: BLOCK + BLOCK // 2 + 2]
-    assert pair.prefill(shorter) == len(shorter) - 1 - reused
-
-
 def test_a_mixture_has_no_reader(tmp_path: Path) -> None:
     target = write_target(tmp_path / "target.gguf", replace(SHAPE, **EXPERTS))
     assert load_on_cpu(target, None, context=CONTEXT).stepper.reader is None

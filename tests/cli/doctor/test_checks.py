@@ -11,7 +11,7 @@ import pytest
 
 from localdflash.base.errors import ModelError, NoDevice
 from localdflash.base.files import paths
-from localdflash.base.machine import measurements
+from localdflash.base.machine import hardware, measurements
 from localdflash.cli.doctor import command, installation, resources, self_test
 from localdflash.cli.doctor.check import DoctorCheck, Finding
 from localdflash.models.memory import free
@@ -103,7 +103,7 @@ class TestInstallation:
     ) -> None:
         import llama_cpp.llama_cpp as api
 
-        monkeypatch.setattr(installation, "cpu_flags", lambda: frozenset(flags.split()))
+        monkeypatch.setattr(hardware, "read_cpuinfo", lambda: {"flags": flags})
         monkeypatch.setattr(api, "llama_print_system_info", built.encode)
         found = installation.llama("llama-cpp-python")
         assert (found.status, expected in found.detail) == (status, True)

@@ -30,7 +30,7 @@ SCRIPT = "export function add(first, second) {\n\treturn first + second\n}\n\n" 
 
 def package(folder: Path, files: dict[str, str]) -> ScriptPackage:
     """Return an archive as npm makes it, and its entry in the list."""
-    found = ScriptPackage("@fake/one", "1.2.3", "MIT", "src", "", False)
+    found = ScriptPackage("@fake/one", "1.2.3", "MIT", "", folder="src")
     with tarfile.open(folder / found.file, "w:gz") as archive:
         for file, text in files.items():
             about = tarfile.TarInfo(f"package/{file}")

@@ -35,7 +35,7 @@ def dataset(*examples: tuple[int, int]) -> Dataset:
     for number, (prompt, length) in enumerate(examples):
         rows.append((len(tokens), prompt, length, 0))
         tokens += range(1000 * number, 1000 * number + length)
-    return Dataset(np.array(tokens, np.uint16), np.array(rows, EXAMPLE_DTYPE))
+    return Dataset(np.array(tokens, np.uint32), np.array(rows, EXAMPLE_DTYPE))
 
 
 def test_anchors_labels_and_ids_are_aligned() -> None:

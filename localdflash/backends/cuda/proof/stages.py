@@ -266,7 +266,7 @@ class _SelfCheck:
         """Prefill the prompt for the `with` block; drop the sequence afterwards."""
         self.pair.forget()
         self.pair.prefill(self.ids)
-        self.pair.rollback(len(self.ids))  # resets the device's state
+        self.pair.reset_device(len(self.ids) - 1)
         try:
             yield
         finally:

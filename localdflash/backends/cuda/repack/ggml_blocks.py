@@ -19,6 +19,8 @@ from torch import Tensor
 from localdflash.base.errors import ModelError
 from localdflash.kernels.cuda.planes import COLUMNS, SUPER, Code, Planes, Scaling, pack_bytes, pack_fields, pack_halves
 from localdflash.models.weights.ggml_types import GGMLType
+from localdflash.models.weights.gguf import padded
+from localdflash.models.weights.quants import split_bits
 
 # Weights unpacked at a time: 0.1 GB of intermediates, and few enough launches on a GPU.
 CHUNK_WEIGHTS = 1 << 22
@@ -50,11 +52,6 @@ INT8 = PlaneLayout(block_words=32, high_bits=4, scaling="block", zero=128)
 INT4 = PlaneLayout(block_words=32, high_bits=0, scaling="block", zero=8)
 QUANT_GROUP = 128  # weights per scale of "block" scaling
 FIELDS = 4  # weights per word of `Planes.base`
-
-
-def padded(size: int, multiple: int) -> int:
-    """Round a size up to a multiple."""
-    return -(-size // multiple) * multiple
 
 
 def half_scales(scale: Tensor) -> Tensor:
@@ -165,12 +162,6 @@ def _number(blocks: Tensor, start: int, dtype: torch.dtype) -> Tensor:
     return blocks[..., start : start + dtype.itemsize].contiguous().view(dtype).squeeze(-1)
 
 
-def fields(packed: Tensor, width: int) -> Tensor:
-    """Split bytes into fields of `width` bits, lowest first: uint8 [..., size] -> [..., 8 / width, size]."""
-    shifts = torch.arange(0, 8, width, dtype=torch.uint8, device=packed.device)
-    return (packed.unsqueeze(-2) >> shifts.unsqueeze(-1)).bitwise_and(2**width - 1)
-
-
 def _cut(packed: Tensor, size: int) -> Tensor:
     """Return packed [rows, blocks, bytes] as [rows, blocks, bytes / size, size]."""
     return packed.reshape(*packed.shape[:2], -1, size)
@@ -182,12 +173,12 @@ def _floats(blocks: Tensor, dtype: torch.dtype) -> UnpackedRows:
 
 def _q4_0(blocks: Tensor) -> UnpackedRows:
     """Unpack a float16 scale and 16 bytes: low nibbles are weights 0-15, high nibbles 16-31; codes are offset by 8."""
-    return UnpackedRows(fields(blocks[..., 2:], 4).flatten(1), _number(blocks, 0, torch.float16))
+    return UnpackedRows(split_bits(blocks[..., 2:], 4).flatten(1), _number(blocks, 0, torch.float16))
 
 
 def _q4_1(blocks: Tensor) -> UnpackedRows:
     """Unpack Q4_0's layout with a minimum and without an offset. Planes subtract the minimum, Q4_1 adds it."""
-    codes, minimum = fields(blocks[..., 4:], 4).flatten(1), -_number(blocks, 2, torch.float16)
+    codes, minimum = split_bits(blocks[..., 4:], 4).flatten(1), -_number(blocks, 2, torch.float16)
     return UnpackedRows(codes, _number(blocks, 0, torch.float16), minimum)
 
 
@@ -212,22 +203,22 @@ def _k_groups(blocks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _q4_k(blocks: Tensor) -> UnpackedRows:
     """Unpack group scales and 128 bytes: 32 bytes hold a group in the low nibbles, and the next in the high nibbles."""
     scale, minimum, supers = _k_groups(blocks)
-    codes = fields(_cut(blocks[..., 16:], 32), 4)
+    codes = split_bits(_cut(blocks[..., 16:], 32), 4)
     return UnpackedRows(codes.flatten(1), scale, minimum, supers)
 
 
 def _q5_k(blocks: Tensor) -> UnpackedRows:
     """Unpack Q4_K's layout with 32 bytes before the nibbles: bit g of byte i is bit 4 of weight i of group g."""
     scale, minimum, supers = _k_groups(blocks)
-    low = fields(_cut(blocks[..., 48:], 32), 4).flatten(-3, -2)  # [rows, blocks, 8, 32]
-    codes = low | (fields(blocks[..., 16:48], 1) << 4)
+    low = split_bits(_cut(blocks[..., 48:], 32), 4).flatten(-3, -2)  # [rows, blocks, 8, 32]
+    codes = low | (split_bits(blocks[..., 16:48], 1) << 4)
     return UnpackedRows(codes.flatten(1), scale, minimum, supers)
 
 
 def _q6_k(blocks: Tensor) -> UnpackedRows:
     """Unpack, per 128 weights, 64 bytes of nibbles (low nibbles first) and 32 of bit pairs; codes are offset by 32."""
-    low = fields(_cut(blocks[..., :128], 64), 4).flatten(1)
-    high = fields(_cut(blocks[..., 128:192], 32), 2).flatten(1)
+    low = split_bits(_cut(blocks[..., :128], 64), 4).flatten(1)
+    high = split_bits(_cut(blocks[..., 128:192], 32), 2).flatten(1)
     scale = blocks[..., 192:208].contiguous().view(torch.int8).flatten(1)
     d = _number(blocks, 208, torch.float16)
     return UnpackedRows(low | (high << 4), scale, supers=torch.stack((d, torch.zeros_like(d)), -1))
@@ -235,7 +226,7 @@ def _q6_k(blocks: Tensor) -> UnpackedRows:
 
 def _mxfp4(blocks: Tensor) -> UnpackedRows:
     """Unpack the exponent of a power of two (e8m0), and 16 bytes: low nibbles are weights 0-15, high nibbles 16-31."""
-    codes = fields(blocks[..., 1:], 4).flatten(-2)
+    codes = split_bits(blocks[..., 1:], 4).flatten(-2)
     return UnpackedRows(codes.flatten(1), _powers_of_two(blocks[..., 0], codes))
 
 
@@ -255,7 +246,7 @@ def _powers_of_two(exponents: Tensor, codes: Tensor) -> Tensor:
 
 def _nvfp4(blocks: Tensor) -> UnpackedRows:
     """Unpack four unsigned e4m3 scales (NaN code 127 reads as 0) and 8 bytes for each: low nibbles are weights 0-7."""
-    codes = fields(_cut(blocks[..., 4:], 8), 4).flatten(1)
+    codes = split_bits(_cut(blocks[..., 4:], 8), 4).flatten(1)
     scale = blocks[..., :4].flatten(1)
     scale = torch.where(scale == 127, 0, scale)
     return UnpackedRows(codes, scale.view(torch.float8_e4m3fn).to(torch.float16))
