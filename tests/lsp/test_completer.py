@@ -18,9 +18,11 @@ pytestmark = [
 SOURCE = "def add(first, second):\n    total = first + second\n    re\n"
 
 
-async def test_the_embedded_pair_completes(editor: Any) -> None:
+async def test_the_embedded_pair_completes(editor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localdflash.lsp.session.MANUAL_SECONDS", 60.0)  # a busy machine starts the engine in seconds
     async with editor(options={"deadlineMs": 9_000}) as e:
         e.open(SOURCE)
+        assert await e.ask(2, 6, manual=True)
         text = inserted(await e.ask(2, 6))
         assert text.startswith("    return ")
         e.edit(2, 6, text.removeprefix("    re"))
