@@ -134,7 +134,10 @@ def variable(name: str) -> str:
 
 def load_config() -> Config:
     """Read all settings; ModelError for an invalid file, UsageError for an invalid variable."""
-    settings = {**_from_file(), **_from_environment()}
+    return _config_of({**_from_file(), **_from_environment()})
+
+
+def _config_of(settings: SettingValues) -> Config:
     values = {
         name: os.path.expanduser(value) if isinstance(value, str) else value for name, (value, _) in settings.items()
     }
@@ -187,6 +190,7 @@ def set_value(name: str, value: str) -> None:
     new_text = _edit_text(old_text, table, f"{key} = {json.dumps(new_value, ensure_ascii=False)}")
     values = tomllib.loads(old_text)
     values.setdefault(table, {})[key] = new_value
+    _config_of({**_from_file(), name: (new_value, str(file)), **_from_environment()})  # raises for a wrong combination
     with suppress(tomllib.TOMLDecodeError):
         if tomllib.loads(new_text) == values:
             replace_file(file.resolve(), new_text)  # follows a symbolic link

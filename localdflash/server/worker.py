@@ -10,8 +10,6 @@ from contextlib import ExitStack, aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-import psutil
-
 from localdflash.base.errors import EngineDisconnect, LocaldflashError
 from localdflash.base.files.paths import cache_folder
 from localdflash.code.fim.choices import continue_past_end
@@ -27,6 +25,7 @@ from localdflash.loading.child import ChildCancellation
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.backend_names import CHECKING_GPU
 from localdflash.models.load_options import Options
+from localdflash.models.memory.free import system_budget
 from localdflash.models.memory.parts import PROGRAM, total
 from localdflash.text.stream import AnswerText, Detokenizer, Ending, TextDecoder
 from localdflash.text.tokenizer import Tokenizer
@@ -289,7 +288,7 @@ class PairWorker:
         """Return the size limit of the prefix cache in memory, from the settings or the free memory."""
         if self._cache_bytes is not None:
             return self._cache_bytes
-        return min(max(psutil.virtual_memory().available // 8, MIN_CACHE_BYTES), MAX_CACHE_BYTES)
+        return min(max(system_budget().free // 8, MIN_CACHE_BYTES), MAX_CACHE_BYTES)
 
     def _open_disk_cache(self, loaded: LoadedPair) -> DiskCache | None:
         if not self._disk_bytes:

@@ -119,6 +119,16 @@ def test_rm_deletes_all_of_a_pair(hub: FakeHub, run: Callable[..., Done]) -> Non
     assert run("models", "rm", "mine", "--yes").out == "nothing is here\n"
 
 
+def test_rm_keeps_a_target_that_another_pair_uses(hub: FakeHub, run: Callable[..., Done], home: Path) -> None:
+    twin = SECOND.replace("second.gguf", "target.gguf").replace("model.safetensors", "drafter.gguf")
+    (home / "config" / "models.toml").write_text(ENTRY + twin)
+    for spec in ("mine", "second"):
+        assert run("models", "pull", spec).code == 0
+    run("models", "rm", "second", "--yes")
+    assert visible() == PULLED
+    assert run("models", "rm", "mine", "--yes").out.count("kept, ") == 0
+
+
 def test_rm_keeps_files_that_another_pair_uses(hub: FakeHub, run: Callable[..., Done], home: Path) -> None:
     (home / "config" / "models.toml").write_text(ENTRY + SECOND)
     for spec in ("mine", "second", OTHER_TARGET):
@@ -275,3 +285,5 @@ def test_a_drafter_in_parts_comes_from_its_repository_or_a_folder(
     (folder / "config.json").write_bytes((tiny_pair / "config.json").read_bytes())
     assert run("models", "pull", "hf:o/parts:Q8_0", "--drafter", str(folder)).code == 0
     assert str(first) in run("models", "show", "hf:o/parts:Q8_0").out
+    assert run("models", "pull", "hf:o/parts:Q8_0", "--drafter", "hf:o/split").code == 0
+    assert names[0] in run("models", "show", "hf:o/parts:Q8_0").out, "the last one counts"

@@ -197,12 +197,20 @@ def test_one_line_changes_and_the_rest_stays(before: str, after: str, write: Wri
         ("chat.pairs", "embedded", "did you mean 'chat.pair'?"),
         ("model.threads", "many", "expected int"),
         ("model.backend", "vulkan", "expected one of"),
+        ("server.url", "http://a:99999", "Port out of range"),
     ],
 )
 def test_a_wrong_name_or_value_changes_nothing(name: str, value: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem.replace("?", r"\?")):
         set_value(name, value)
     assert not config_file().exists()
+
+
+def test_a_wrong_combination_changes_nothing() -> None:
+    set_value("server.key_file", "/tmp/key")
+    with pytest.raises(UsageError, match="would be sent unencrypted to gpubox"):
+        set_value("server.url", "http://gpubox:8000")
+    assert load_config().server.url == ""
 
 
 @pytest.mark.parametrize("before", ["[chat\n", 'chat = { pair = "embedded" }\n'])

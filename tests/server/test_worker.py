@@ -3,14 +3,15 @@
 import asyncio
 from collections.abc import Sequence
 
-import psutil
 import pytest
 
 from localdflash.base.files.paths import cache_folder
 from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.models.load_options import Options
+from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.registry.registry import load_registry, local_files
+from localdflash.server import worker
 from localdflash.server.api.completion_request import prepare_middle
 from localdflash.server.worker import PairWorker
 from tests.support.scripted_pair import answering_client
@@ -21,17 +22,17 @@ DISK = 100_000_000
 
 def answer(disk_bytes: int, **options: object) -> tuple[str, Request]:
     """Complete with a new engine, which ends afterwards."""
-    worker = PairWorker(Options(backend="llama.cpp", threads=1, **options), 0, 4, lambda step: None, disk_bytes)  # type: ignore[arg-type]
+    running = PairWorker(Options(backend="llama.cpp", threads=1, **options), 0, 4, lambda step: None, disk_bytes)  # type: ignore[arg-type]
 
     async def ask() -> tuple[str, Request]:
-        request = prepare_middle(await worker.ready(), SOURCE, "\n", 12, SamplingParams()).requests[0]
-        return "".join([delta.text async for delta in worker.stream(request)]), request
+        request = prepare_middle(await running.ready(), SOURCE, "\n", 12, SamplingParams()).requests[0]
+        return "".join([delta.text async for delta in running.stream(request)]), request
 
-    worker.start()
+    running.start()
     try:
         return asyncio.run(ask())
     finally:
-        worker.close()
+        running.close()
 
 
 def test_the_next_engine_goes_on_from_the_disk() -> None:
@@ -55,8 +56,7 @@ def test_a_disk_that_cannot_be_written_is_one_line(capfd: pytest.CaptureFixture[
 
 @pytest.mark.parametrize(("free", "budget"), [(1 << 30, 256_000_000), (32 << 30, 4 << 30), (1 << 40, 8_192_000_000)])
 def test_the_cache_takes_an_eighth_of_what_is_free(free: int, budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = psutil.virtual_memory()._replace(available=free)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(worker, "system_budget", lambda: MemoryBudget(free, 0, "memory"))
     assert PairWorker(Options(backend="llama.cpp"), None, 4, lambda step: None)._choose_cache_bytes() == budget
     assert PairWorker(Options(backend="llama.cpp"), 0, 4, lambda step: None)._choose_cache_bytes() == 0
 

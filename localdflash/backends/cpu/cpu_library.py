@@ -239,7 +239,8 @@ def _load_dll(path: Path) -> ctypes.CDLL:
     """Load a library, on Linux from a copy in memory, so that replacing the file does not affect this process."""
     with suppress(OSError):  # not Linux, or executing such memory is forbidden
         copy = open_in_memory()  # never closed: the loader would mistake a reused /proc path for this file
-        os.write(copy, path.read_bytes())
+        with open(copy, "wb", closefd=False) as file:  # raises OSError unless all is written
+            file.write(path.read_bytes())
         return ctypes.CDLL(f"/proc/self/fd/{copy}")
     return ctypes.CDLL(str(path))
 

@@ -35,6 +35,7 @@ from localdflash.base.files import paths
 from localdflash.base.files.regular import open_model
 from localdflash.base.system.descriptor import write_at
 from localdflash.base.system.process import is_running
+from localdflash.models.memory.free import system_budget
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.weights import split
 
@@ -215,9 +216,7 @@ def pack(source: CheckedFile[Config], header: ImageHeader, write: Write, progres
 
 def _pack_in_memory(source: CheckedFile[Config], header: ImageHeader, progress: Progress | None) -> mmap.mmap:
     """Return the image of a source in memory; raise OutOfMemory if it does not fit."""
-    import psutil
-
-    size, free = place_arrays(header)[1], psutil.virtual_memory().available
+    size, free = place_arrays(header)[1], system_budget().free
     buffer = None
     if size <= free:
         with suppress(OSError):

@@ -141,8 +141,8 @@ def plan_removal(pair: PairEntry, registry: Registry) -> Removal:
         raise ModelError(f"{pair.target.path}: not downloaded by localdflash, so it is not removed")
     files = [_validate_path(source) for source in pair.sources if source.fetched_from]
     entries = (*registry.pairs.values(), *registry.unregistered_pairs())
-    targets = (other for other in entries if other.target.path.is_file())
-    used = {source.path for other in targets if other.target.path != pair.target.path for source in other.sources}
+    installed = (other for other in entries if all(source.path.is_file() for source in other.sources))
+    used = {source.path for other in installed if other.id != pair.id for source in other.sources}
     kept = tuple(path for path in files if path in used and path.is_file())
     return Removal(tuple(path for path in files if path not in used), kept)
 
@@ -192,9 +192,10 @@ def _validate_path(source: FileSource) -> Path:
 def _remember_drafter(pair: PairEntry) -> None:
     """Record a user-chosen drafter in the target's record, so that the target's hf: name selects both."""
     record = records.read(pair.target.path)
-    if not pair.id.startswith(HUB) or pair.match or not record or not pair.drafter or record.drafter:
+    if not pair.id.startswith(HUB) or pair.match or not record or not pair.drafter:
         return
     drafter = pair.drafter
     revision = f"@{drafter.revision}" if drafter.revision else ""
     name = f"{HUB}{drafter.repository}{revision}/{drafter.file}" if drafter.repository else drafter.file
-    records.write(pair.target.path, replace(record, drafter=name))
+    if name != record.drafter:
+        records.write(pair.target.path, replace(record, drafter=name))

@@ -28,6 +28,7 @@ from localdflash.backends.cpu.packing import (
     select_rows,
 )
 from localdflash.base.errors import ModelError, OutOfMemory
+from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.weights.ggml_types import GGMLType
 from tests.backends.cpu.packed_models import QUANTIZED, SCALES, dequantized, holds, target_tensors, write
 from tests.support.gguf_files import random_blocks
@@ -235,13 +236,10 @@ def test_disk_space_is_checked_and_an_old_file_evicted(
 def test_missing_folder_or_memory_gives_one_line_error(
     model: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Memory(NamedTuple):
-        available: int = 1000
-
     home.mkdir()
     (home / "cache").write_text("in the way")
     assert is_right(model, notice=str(home / "cache"))
-    monkeypatch.setattr("psutil.virtual_memory", Memory)
+    monkeypatch.setattr(packed_file, "system_budget", lambda: MemoryBudget(1000, 0, "memory"))
     with pytest.raises(OutOfMemory, match=r"free memory .0 MiB."):
         open_target(model)
 
