@@ -32,7 +32,15 @@ MB = 1_000_000
     metavar="MINUTES",
     help="Exit after this many minutes without a request (0: never).",
 )
-@click.option("--stop", "stops", is_flag=True, help="Stop the running daemon and exit.")
+# Eager: it runs before the other options read their defaults from a config file that may be invalid.
+@click.option(
+    "--stop",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda ctx, _, stops: ctx.exit(_stop()) if stops else None,
+    help="Stop the running daemon and exit.",
+)
 @click.option("--log", type=click.Path(path_type=Path), help="Write stderr to this file, 2 MB at most.")
 @click.option("--install-unit", is_flag=True, help="Write a systemd user unit that runs `localdflash serve`, and exit.")
 # --private: listen on this socket for the parent process only; exit when stdin closes.
@@ -48,7 +56,6 @@ def command(
     host: str,
     i_know: bool,
     idle: float,
-    stops: bool,
     log: Path | None,
     install_unit: bool,
     private: Path | None,
@@ -62,8 +69,6 @@ def command(
     if none runs. Use this command to choose its options, or to open a TCP port. In a running daemon, --port opens the
     port until Ctrl-C. --pair loads one pair for chat and, if it can infill, for completions. Default: a pair for each.
     """
-    if stops:
-        return _stop()
     if install_unit:
         return _install_unit(ctx)
     gc.disable()  # else 150 garbage collections slow down the imports

@@ -20,6 +20,14 @@ from tests.support import daemons
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
 
 
+def test_a_daemon_is_stopped_although_the_settings_are_wrong(run: Callable[..., Any]) -> None:
+    file = paths.config_folder() / "config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text("modle = 3\n")
+    done = run("serve", "--stop")
+    assert (done.code, done.err.splitlines()[-1]) == (0, "no daemon is running")
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.org", "127.0.0.1.evil.org"])
 def test_public_address_needs_i_know(host: str, fails: Callable[..., str]) -> None:
     message = fails(2, "serve", "--port", 0, "--host", host)

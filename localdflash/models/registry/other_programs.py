@@ -46,9 +46,17 @@ def ollama_file(spec: str) -> Path:
     raise ModelError(f"{spec}: Ollama has no model of this name here; `localdflash models list` shows its models")
 
 
+def _home() -> Path:
+    """Return the home folder; for a user without one, as in some containers, a folder that does not exist."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/nonexistent")
+
+
 def _ollama_models() -> Iterator[tuple[str, Path]]:
     """Yield the short name and the weights of each model that a manifest names."""
-    own = os.environ.get("OLLAMA_MODELS") or Path.home() / ".ollama" / "models"
+    own = os.environ.get("OLLAMA_MODELS") or _home() / ".ollama" / "models"
     for folder in map(Path, (own, OLLAMA_SERVICE)):
         for manifest in sorted((folder / "manifests").glob("*/*/*/*")):
             host, owner, model, tag = manifest.parts[-4:]
@@ -70,7 +78,7 @@ def _ollama_weights(folder: Path, manifest: Path) -> Path | None:
 
 def _named_files() -> Iterator[tuple[str, Path]]:
     """Yield the program and the path of each .gguf file in the folders of programs that keep file names."""
-    home = Path.home()
+    home = _home()
     cache = os.environ.get("XDG_CACHE_HOME") or home / ".cache"
     usual = home / "Library" / "Caches" if sys.platform == "darwin" else cache
     llama_cpp = os.environ.get("LLAMA_CACHE") or Path(usual, "llama.cpp")

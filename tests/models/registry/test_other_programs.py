@@ -87,3 +87,12 @@ def test_damaged_files_and_manifests_are_left_out(place: Place, tmp_path: Path, 
     write_manifest(tmp_path / "service", "registry.ollama.ai/library/tiny/latest", "sha256:33")
     (tmp_path / "service/manifests/registry.ollama.ai/library/tiny/latest").write_text(manifest)
     assert list(load_registry().in_other_programs()) == []
+
+
+def test_a_user_without_a_home_has_no_such_files(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert find_models() == []
