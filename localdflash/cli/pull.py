@@ -91,6 +91,7 @@ def remove(spec: str, yes: bool, dry_run: bool, as_json: bool) -> None:
 
     SPEC is an id of `models list`, hf:owner/name:Q4_K_M, or hf:owner/name/file.gguf.
     """
+    from localdflash.backends.cpu import packed_file
     from localdflash.models.registry import fetching
     from localdflash.models.registry.registry import load_registry
 
@@ -103,6 +104,7 @@ def remove(spec: str, yes: bool, dry_run: bool, as_json: bool) -> None:
         click.confirm(f"Delete {len(files)} files, {format_bytes(count)}?", abort=True, err=True)
     if not dry_run:
         fetching.remove(removal, LineReport())
+        packed_file.clean()
     if as_json:
         kept = [str(path) for path in removal.kept]
         print_json({"deleted": not dry_run, "files": [str(file) for file in files], "bytes": count, "kept": kept})

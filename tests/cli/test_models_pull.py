@@ -9,6 +9,7 @@ from pathlib import Path
 import gguf
 import pytest
 
+from localdflash.base.files.paths import cache_folder
 from localdflash.models.registry.pair_entry import models_folder
 from tests.cli.conftest import Done
 from tests.support.fake_hub import FakeHub, File, hub_for_tests
@@ -113,9 +114,11 @@ def test_rm_deletes_all_of_a_pair(hub: FakeHub, run: Callable[..., Done]) -> Non
     dry = json.loads(run("models", "rm", "mine", "--dry-run", "--json").out)
     assert visible() == PULLED
     assert (dry["deleted"], dry["bytes"] >= total) == (False, True)
+    (packed := cache_folder() / "cpu" / "x.packed").parent.mkdir()
+    packed.touch()  # of a model that is gone
     done = run("models", "rm", "mine", "--yes")
     assert (done.code, str(dry["bytes"]) in done.out) == (0, True)
-    assert list(models_folder().iterdir()) == []
+    assert (list(models_folder().iterdir()), packed.exists()) == ([], False)
     assert run("models", "rm", "mine", "--yes").out == "nothing is here\n"
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import psutil
 import pytest
 
+from localdflash.base.machine import cgroups, measurements
 from localdflash.base.machine import hardware as machine
-from localdflash.base.machine import measurements
 from localdflash.loading.plan import planner
 from localdflash.models.memory import free
 from localdflash.models.memory.fit import MemoryBudget
@@ -30,7 +30,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch, without_cpu_engine: str) -> None:
 
 def set_free_memory(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=count, total=32 * GB))
-    monkeypatch.setattr(free, "CGROUP", Path("/nowhere"))
+    monkeypatch.setattr(cgroups, "folders", lambda: [])
     monkeypatch.setattr(free, "mapped_bytes", lambda: 0)
 
 

@@ -144,7 +144,7 @@ def open_packed(
     path = Path(os.path.abspath(path))
     with open_model(path):
         name = hashlib.blake2b(_real_path(path), digest_size=16).hexdigest()
-    file = paths.cache_folder() / "cpu" / f"{name}{'-4' if bits == 4 else ''}{SUFFIX}"
+    file = _folder() / f"{name}{'-4' if bits == 4 else ''}{SUFFIX}"
     if packed := _map_packed(file, path, config_type):
         return packed
     source = read_source(path)
@@ -239,7 +239,7 @@ def _write_packed(file: Path, source: CheckedFile[Config], header: ImageHeader, 
     """Pack a source into a file; raise PackedFileWriteError, OSError or LocaldflashError on failure."""
     needed = place_arrays(header)[1] + SEAL.size + SPARE_BYTES
     paths.create_private(file.parent)
-    clean(file.parent)
+    clean()
     if shutil.disk_usage(file.parent).free < needed:
         remove(file)  # it was packed from an older source
     if (free := shutil.disk_usage(file.parent).free) < needed:
@@ -371,9 +371,13 @@ def _view(buffer: mmap.mmap, array: ArraySpec, offset: int) -> NDArray[Any]:
     return view
 
 
-def clean(folder: Path) -> None:
+def _folder() -> Path:
+    return paths.cache_folder() / "cpu"
+
+
+def clean() -> None:
     """Remove unfinished files of ended processes, and packed files whose source is missing."""
-    for path in folder.iterdir():
+    for path in _folder().iterdir() if _folder().is_dir() else ():
         process = path.suffix.removeprefix(".").partition("-")[0]
         is_abandoned = process.isdecimal() and not is_running(int(process))
         buffer = _map_file(path) if path.suffix == SUFFIX else None

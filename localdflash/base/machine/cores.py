@@ -6,17 +6,17 @@ from functools import cache
 from math import ceil
 from pathlib import Path
 
+from localdflash.base.machine import cgroups
 from localdflash.base.system import limits
 
 TOPOLOGY = Path("/sys/devices/system/cpu")
-QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 @cache
 def physical_cores() -> list[int]:
-    """Return one logical processor per usable physical core, at least one, and at most the container's quota."""
+    """Return one logical processor per usable physical core, at least one, and at most the lowest CPU quota."""
     cores = _linux_cores() if sys.platform.startswith("linux") else _list_cores()
-    return cores[: _quota() or len(cores)]
+    return cores[: min(filter(None, map(_quota, cgroups.folders())), default=len(cores))]
 
 
 def clamp(threads: int) -> tuple[int, str]:
@@ -50,10 +50,10 @@ def _list_cores() -> list[int]:
     return list(range(psutil.cpu_count(logical=False) or os.cpu_count() or 1))
 
 
-def _quota() -> int:
-    """Return the container's CPU quota in processors, rounded up; 0 without a limit."""
+def _quota(group: Path) -> int:
+    """Return the CPU quota of a control group in processors, rounded up; 0 without a limit."""
     try:
-        share, period = (int(number) for number in QUOTA.read_text().split())
+        share, period = (int(number) for number in (group / "cpu.max").read_text().split())
     except (OSError, ValueError):  # no such file, or "max": no limit
         return 0
     return max(ceil(share / period), 1) if period else 0

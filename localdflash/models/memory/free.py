@@ -6,26 +6,27 @@ from pathlib import Path
 
 import psutil
 
+from localdflash.base.machine import cgroups
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.memory.parts import PROGRAM, Parts, total
 
 MARGIN = 400 << 20  # bytes that stay free for other programs
-CGROUP = Path("/sys/fs/cgroup")
 
 
 def system_budget() -> MemoryBudget:
     """Return the memory available without swapping, without files that this process has mapped."""
-    free = psutil.virtual_memory().available
-    limit = _cgroup_free(CGROUP)
-    return MemoryBudget(max((free if limit is None else min(free, limit)) - mapped_bytes(), 0), MARGIN, "memory")
+    limits = [limit for folder in cgroups.folders() if (limit := _cgroup_free(folder)) is not None]
+    free = min([psutil.virtual_memory().available, *limits])
+    return MemoryBudget(max(free - mapped_bytes(), 0), MARGIN, "memory")
 
 
 def all_memory() -> int:
     """Return the memory of this machine or its container in bytes."""
-    total = psutil.virtual_memory().total
-    with suppress(OSError, ValueError):
-        total = min(total, int((CGROUP / "memory.max").read_text()))
-    return int(total)
+    total = int(psutil.virtual_memory().total)
+    for folder in cgroups.folders():
+        with suppress(OSError, ValueError):
+            total = min(total, int((folder / "memory.max").read_text()))
+    return total
 
 
 def mapped_bytes() -> int:
@@ -51,7 +52,7 @@ def with_program(parts: Parts) -> Parts:
 
 
 def _cgroup_free(folder: Path) -> int | None:
-    """Return the free memory of this container, page cache included; None without a limit."""
+    """Return the free memory of a control group, page cache included; None without a limit."""
     try:
         limit = (folder / "memory.max").read_text().strip()
         used = int((folder / "memory.current").read_text())

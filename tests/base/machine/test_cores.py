@@ -8,12 +8,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from localdflash.base.machine import cores
+from localdflash.base.machine import cgroups, cores
 
 
 @pytest.fixture(autouse=True)
 def _asked_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setattr(cores, "QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(cgroups, "folders", lambda: [tmp_path / "unit", tmp_path])
     cores.physical_cores.cache_clear()
     yield
     cores.physical_cores.cache_clear()

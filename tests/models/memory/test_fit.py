@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.base.errors import OutOfMemory
+from localdflash.base.machine import cgroups
 from localdflash.models.memory import free
 from localdflash.models.memory.fit import (
     NO_DRAFTER,
@@ -110,7 +111,7 @@ def test_a_containers_limit_counts_and_files_do_not(
     limit: str, current: int, available: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=5000))
-    monkeypatch.setattr(free, "CGROUP", tmp_path)
+    monkeypatch.setattr(cgroups, "folders", lambda: [tmp_path / "unit", tmp_path])
     (tmp_path / "memory.max").write_text(f"{limit}\n")
     (tmp_path / "memory.current").write_text(f"{current}\n")
     (tmp_path / "memory.stat").write_text("anon 5\nactive_file 20\ninactive_file 300\n")
@@ -120,7 +121,7 @@ def test_a_containers_limit_counts_and_files_do_not(
 def test_files_in_use_are_not_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The weights of a pair that is loaded are page cache to the system."""
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=5000))
-    monkeypatch.setattr(free, "CGROUP", tmp_path / "none")
+    monkeypatch.setattr(cgroups, "folders", lambda: [tmp_path / "none"])
     monkeypatch.setattr(free, "mapped_bytes", lambda: 1200)
     assert free.system_budget().free == 3800
     monkeypatch.setattr(free, "mapped_bytes", lambda: 9000)
