@@ -27,7 +27,7 @@ def calibrate(
 ) -> Controller:
     """Return a controller with measured costs; a drafter that is not a model costs 0.
 
-    Rounds of timings begin for `seconds`, at least one.
+    Rounds of timings begin for `seconds`, at least one; those of the six widths, which are longer, for twice as much.
     """
     length = min(CONTEXT_TOKENS, target.context // 2, target.max_width)
     ids = spread_ids(target.vocab_size, length)
@@ -37,7 +37,7 @@ def calibrate(
         drafter.observe(ids, features)
     widest = min(target.max_width, target.context - length)
     widths = sorted((width for width in widths if width <= widest), reverse=True)  # the first call is slow: a wide one
-    verify_ms = _time_fastest({width: _make_verify(target, width) for width in widths}, 2 * seconds)  # a long round
+    verify_ms = _time_fastest({width: _make_verify(target, width) for width in widths}, 2 * seconds)
     for wider, width in pairwise(widths):  # if a wider batch is faster, this one was disturbed
         verify_ms[width] = min(verify_ms[width], verify_ms[wider])
     zero_ms = dict.fromkeys((drafter.name for drafter in drafters), 0.0)

@@ -94,7 +94,7 @@ class Soundness:
         above_without, below_without = _places(errors_without, without, row, row)
         source = text.encode("utf-8", "replace")
         in_error = [source[slice(*error.byte_range)] for error in errors_without if error.start_point.row > row]
-        if not all(map(_is_balanced, in_error)):  # what is below lacks an opener, which may be missing here
+        if not all(map(_brackets_match, in_error)):  # what is below lacks an opener, which may be missing here
             below_without = frozenset()
         known = above | above_without | below_without
         return _Reading(around, min(len(errors), len(errors_without)), known)
@@ -141,7 +141,7 @@ class Soundness:
         return quote in (self._cursor.rest if len(quote) == 1 and quote != "`" else self._after)
 
 
-def _is_balanced(code: bytes) -> bool:
+def _brackets_match(code: bytes) -> bool:
     """Return whether a piece of code has as many opening as closing brackets of each kind."""
     return all(code.count(opener) == code.count(closer) for opener, closer in (b"()", b"[]", b"{}"))
 
