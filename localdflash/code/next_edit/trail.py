@@ -71,7 +71,7 @@ class EditTrail:
             self._offered = None
 
     def _add(self, change: LineEdit, *, begin: bool) -> bool:
-        """Extend the current edit by a change, or begin a new one if `begin` or it is elsewhere; return whether it began."""
+        """Extend the current edit by a change, or begin one if `begin` or it is elsewhere; return whether one began."""
         line, old, new = change
         start, old_end, new_end = _changed_range(line, old, new)
         self.cursor = new_end
