@@ -51,6 +51,7 @@ def test_keys_in_one_burst_keep_their_order(chats: Scene) -> None:
 )
 def test_terminal_colours(chats: Scene, term: str, colorterm: str, colours: bytes) -> None:
     terminal = chats.start(env={"TERM": term, "COLORTERM": colorterm})
+    terminal.wait_for(lambda _: colours in terminal.raw)
     found = {code for code in (b"8;5;", b"8;2;") if code in terminal.raw}
     assert found == ({colours} if colours else set())
 
