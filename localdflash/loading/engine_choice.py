@@ -11,7 +11,7 @@ from localdflash.backends.cpu import cpu_library
 from localdflash.base.errors import LocaldflashError, ModelError, NoDevice
 from localdflash.base.extras import missing_module, version_of
 from localdflash.base.machine import measurements
-from localdflash.base.machine.cores import clamp, physical_cores
+from localdflash.base.machine.cores import clamp, core_count
 from localdflash.base.system import limits
 from localdflash.engine.calibrate import calibrate
 from localdflash.engine.controller import Controller
@@ -100,7 +100,7 @@ def choose_engine(files: LocalPair, options: Options) -> HostChoice:
     drafter = (files.drafter_gguf or files.drafter_safetensors) if options.draft else None
     case = TimingCase(files.target, drafter, options.threads, options.draft)
     choice = likely_engine(case)
-    is_busy = limits.load_average() > len(physical_cores())  # a timing would be wrong
+    is_busy = limits.load_average() > core_count()  # a timing would be wrong
     if choice.reason != NOT_TIMED or case.size() * MEMORY_PER_FILE > free.system_budget().free or is_busy:
         return choice
     context = min(MAX_CONTEXT, options.context or MAX_CONTEXT)

@@ -19,7 +19,7 @@ from localdflash.backends.llamacpp.llama_kv_cache import SequenceCache, allow_se
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.base.files.regular import open_model
-from localdflash.base.machine.cores import physical_cores
+from localdflash.base.machine.cores import core_count
 from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from localdflash.engine.pair import TargetFeatures
 from localdflash.models.shapes.dflash_config import RETRAIN_VOCABULARY, SHORT_HEAD, DFlashConfig, check_fit
@@ -61,7 +61,7 @@ def context_params(config: DFlashConfig, target: Any, context: int, threads: int
     params.no_perf, params.op_offload = True, False
     params.ctx_other = target
     params.type_k = params.type_v = api.GGML_TYPE_F32  # few layers: the memory is small, and no conversion
-    params.n_threads = params.n_threads_batch = threads or len(physical_cores())
+    params.n_threads = params.n_threads_batch = threads or core_count()
     return params
 
 

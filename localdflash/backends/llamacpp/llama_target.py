@@ -17,7 +17,7 @@ from localdflash.backends.llamacpp.decode_flags import DEFAULT, MAX_WIDTH, Decod
 from localdflash.backends.llamacpp.llama_kv_cache import SequenceCache, allow_second_sequence, has_states
 from localdflash.backends.llamacpp.placement import PROCESSOR, Placement
 from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
-from localdflash.base.machine.cores import physical_cores
+from localdflash.base.machine.cores import core_count
 from localdflash.base.machine.gpu_watch import UNWATCHED, Watch
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import TargetFeatures, Verification
@@ -45,7 +45,7 @@ def context_params(context: int, threads: int = 0, mode: DecodeMode = DEFAULT, m
     mode.flags.apply(params)
     params.op_offload = False  # else wide batches would run on a GPU, with other bits
     params.no_perf = True
-    params.n_threads = params.n_threads_batch = threads or len(physical_cores())
+    params.n_threads = params.n_threads_batch = threads or core_count()
     return params
 
 

@@ -19,7 +19,7 @@ from localdflash.backends.llamacpp.placing import PlacementPlan
 from localdflash.base import extras
 from localdflash.base.errors import ModelError
 from localdflash.base.machine import gpu_watch
-from localdflash.base.machine.cores import physical_cores
+from localdflash.base.machine.cores import core_count
 from localdflash.base.machine.gpu_watch import Watch
 from localdflash.engine.pair import Drafter
 from localdflash.models.load_options import Options
@@ -160,7 +160,7 @@ def choose_mode_for(target: Path, options: Options, placement: Placement, with_d
 def _choose_mode(target: Path, options: Options, placement: Placement, with_drafter: bool) -> ModeChoice:
     if options.rows == "fast":
         return certified.choose_mode(certified.skip_measuring(target), "fast", with_drafter)
-    threads, device = options.threads or len(physical_cores()), "cpu"
+    threads, device = options.threads or core_count(), "cpu"
     if placement.layers:
         device = repr(placement.identity)
 

@@ -14,14 +14,18 @@ TOPOLOGY = Path("/sys/devices/system/cpu")
 
 @cache
 def physical_cores() -> list[int]:
-    """Return one logical processor per usable physical core, at least one, and at most the lowest CPU quota."""
-    cores = _linux_cores() if sys.platform.startswith("linux") else _list_cores()
-    return cores[: min(filter(None, map(_quota, cgroups.folders())), default=len(cores))]
+    """Return one logical processor per physical core that this process may run on, at least one."""
+    return _linux_cores() if sys.platform.startswith("linux") else _list_cores()
+
+
+def core_count() -> int:
+    """Return the number of cores that this process may use at a time: the physical cores, or the lowest CPU quota."""
+    return min([len(physical_cores()), *filter(None, map(_quota, cgroups.folders()))])
 
 
 def clamp(threads: int) -> tuple[int, str]:
     """Return the number of threads to run (at most one per core; 0: one per core), and a notice if it was reduced."""
-    cores = len(physical_cores())
+    cores = core_count()
     if threads <= cores:
         return threads or cores, ""
     return cores, f"{cores} of {threads} threads are used: one per core"

@@ -11,7 +11,7 @@ import msgspec
 from localdflash.base.errors import LocaldflashError
 from localdflash.base.files.json_file import read_json, write_json
 from localdflash.base.files.paths import cache_folder
-from localdflash.base.machine.cores import physical_cores
+from localdflash.base.machine.cores import core_count
 from localdflash.base.system import limits
 
 MAX_FILE_BYTES = 1 << 20
@@ -65,7 +65,7 @@ def bandwidth(on_gpu: bool = False) -> Measurement:
     from localdflash.base.machine import hardware
 
     name = f"bandwidth of {hardware.describe_gpu()}" if on_gpu else "bandwidth of memory"
-    suffix = BUSY_SUFFIX if not on_gpu and limits.load_average() > len(physical_cores()) / 2 else ""
+    suffix = BUSY_SUFFIX if not on_gpu and limits.load_average() > core_count() / 2 else ""
     known = recall(name)
     is_fresh = known and (date.today() - date.fromisoformat(known.day)).days < BANDWIDTH_DAYS
     if known and is_fresh and (suffix or not known.how.endswith(BUSY_SUFFIX)):

@@ -82,13 +82,13 @@ def cuda_gpus(name: str) -> Finding:
 def cpu_engine(name: str) -> Finding:
     """Report the instruction set that the CPU engine uses, or why the engine is not available."""
     from localdflash.backends.cpu import cpu_library
-    from localdflash.base.machine.cores import physical_cores
+    from localdflash.base.machine.cores import core_count
 
     if why := cpu_library.why_unavailable():
         what = why.removesuffix(f"; {cpu_library.REINSTALL}")
         lost = "every pair runs on llama.cpp, if it is installed"
         return Finding(name, "warning", f"not used because {what}; {lost}", cpu_library.REINSTALL)
-    best, threads = cpu_library.load().instruction_sets[0], len(physical_cores())
+    best, threads = cpu_library.load().instruction_sets[0], core_count()
     detail = f"{best}, {threads} thread{'s' if threads > 1 else ''}"
     if best == "portable":
         detail += ": this CPU has no supported vector instructions; llama.cpp is preferred"
