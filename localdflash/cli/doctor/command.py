@@ -39,6 +39,7 @@ def command(as_json: bool, check_gpu: str | None, full: bool) -> int:
 def _checks() -> tuple[DoctorCheck, ...]:
     return (
         DoctorCheck("python", installation.python, REINSTALL),
+        DoctorCheck("settings", installation.settings, "correct it; `localdflash config show` prints all settings"),
         DoctorCheck("torch", installation.torch, f"run `{installation.CPU_TORCH}`", required=False, slow=True),
         DoctorCheck("cuda", installation.cuda, "update the NVIDIA driver, or use --backend llama.cpp", required=False),
         DoctorCheck("GPUs", installation.cuda_gpus, "update the NVIDIA driver", required=False),

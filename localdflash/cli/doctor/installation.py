@@ -25,6 +25,16 @@ def python(name: str) -> Finding:
     return Finding(name, "ok", f"{platform.python_version()} at {sys.executable}")
 
 
+def settings(name: str) -> Finding:
+    """Read config.toml, its environment variables and the user's models.toml; report their settings."""
+    from localdflash.models.config import DEFAULT, load_config
+    from localdflash.models.registry.registry import load_registry
+
+    changed = [f"{setting} ({origin})" for setting, origin in load_config().origins.items() if origin != DEFAULT]
+    pairs = len(load_registry().pairs)
+    return Finding(name, "ok", f"{', '.join(changed) or 'all by default'}; {pairs} pairs in the registry")
+
+
 def torch(name: str) -> Finding:
     """Report whether PyTorch is installed, its build, and what needs it."""
     if extras.missing_module("torch"):

@@ -1,6 +1,7 @@
 """Self-tests: generate a text with and without drafting; both texts must be identical."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from localdflash.cli.doctor.check import Finding
@@ -59,8 +60,7 @@ def completion_pair(name: str) -> Finding:
 def _configured(config: "Config", pair: str) -> "Options":
     from localdflash.models.load_options import Options
 
-    run = config.model
-    return Options(pair, run.backend, run.threads, device=run.device, gpu_layers=run.gpu_layers, rows=run.rows)
+    return Options(**asdict(config.model) | {"pair": pair})
 
 
 def _infill_prompt(loaded: "LoadedPair") -> list[int]:

@@ -14,6 +14,7 @@ from localdflash.base.files import paths
 from localdflash.base.machine import hardware, measurements
 from localdflash.cli.doctor import command, installation, resources, self_test
 from localdflash.cli.doctor.check import DoctorCheck, Finding
+from localdflash.models.config import Config, ModelConfig
 from localdflash.models.memory import free
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.registry import records
@@ -39,6 +40,18 @@ def test_error_in_a_check_is_a_finding(required: bool, error: Exception, status:
 
 
 class TestInstallation:
+    def test_settings_with_their_files(self) -> None:
+        check = DoctorCheck("settings", installation.settings, "correct it")
+        assert check.check().status == "ok"
+        paths.config_folder().mkdir(parents=True)
+        config_file = paths.config_folder() / "config.toml"
+        config_file.write_text("[model]\nthreads = 1\n")
+        assert f"model.threads ({config_file})" in check.check().detail
+        (paths.config_folder() / "models.toml").write_text("pair = 1")
+        assert (check.check().status, "models.toml" in check.check().detail) == ("failed", True)
+        config_file.write_text("[model]\nthreads = -1\n")
+        assert (check.check().status, "config.toml" in check.check().detail) == ("failed", True)
+
     @pytest.mark.parametrize(
         ("cuda", "hip", "driver", "build", "advised"),
         [
@@ -211,6 +224,12 @@ def test_warning_exits_with_0_and_prints_its_remedy(run: Command, monkeypatch: p
     assert line.split(maxsplit=2) == ["warning", "memory", "little\\x1b[2J is free"]
     assert remedy.strip() == "close other programs"
     assert "doctor --full" in more
+
+
+def test_self_tests_run_with_the_settings_of_config_toml() -> None:
+    config = Config(ModelConfig(context=512, drafter_bits=4, kv="int8"))
+    options = self_test._configured(config, "embedded")
+    assert (options.pair, options.context, options.drafter_bits, options.kv) == ("embedded", 512, 4, "int8")
 
 
 @pytest.mark.parametrize(("rows", "status"), [("fast", "ok"), ("exact", "failed")])
