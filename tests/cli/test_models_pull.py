@@ -288,5 +288,8 @@ def test_a_drafter_in_parts_comes_from_its_repository_or_a_folder(
     (folder / "config.json").write_bytes((tiny_pair / "config.json").read_bytes())
     assert run("models", "pull", "hf:o/parts:Q8_0", "--drafter", str(folder)).code == 0
     assert str(first) in run("models", "show", "hf:o/parts:Q8_0").out
+    first.rename(tmp_path / "moved")
+    assert run("models", "list").code == 0
+    assert f"no file at {first}" in run("models", "show", "hf:o/parts:Q8_0").out
     assert run("models", "pull", "hf:o/parts:Q8_0", "--drafter", "hf:o/split").code == 0
     assert names[0] in run("models", "show", "hf:o/parts:Q8_0").out, "the last one counts"

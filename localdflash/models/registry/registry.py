@@ -122,7 +122,7 @@ class Registry:
         if same_file and target.revision in (None, same_file.target.revision):
             return same_file
         record = records.read(target.path)
-        saved_drafter = self._resolve_drafter(record.drafter, use_hub=False) if record and record.drafter else None
+        saved_drafter = self._saved_drafter(record.drafter) if record and record.drafter else None
         if pair := same_file or next((pair for pair in siblings if pair.backends), None):
             description = f"{target.file}, as {pair.id} otherwise"
             return replace(
@@ -189,6 +189,12 @@ class Registry:
         return DrafterSource(
             source.repository, source.file, revision=source.revision, trained_for=next(base_models, None)
         )
+
+    def _saved_drafter(self, spec: str) -> DrafterSource:
+        """Return the drafter that the user once chose for a target; its file may be gone."""
+        if spec.startswith(HUB) or os.path.isfile(spec):
+            return self._resolve_drafter(spec, use_hub=False)
+        return DrafterSource(None, spec)
 
     def _with_matched_drafter(self, pair: PairEntry, use_hub: bool) -> PairEntry:
         """Return the pair with a drafter matched by base model; use a missing drafter only for a missing target."""
