@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from localdflash.base.errors import LocaldflashError, ModelError
+from localdflash.base.errors import LocaldflashError, ModelError, UsageError
 
 if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError
@@ -49,9 +49,7 @@ class Remote:
 
 def offline() -> bool:
     """Return whether HF_HUB_OFFLINE forbids network access."""
-    from huggingface_hub import constants
-
-    return bool(constants.is_offline_mode())
+    return bool(_library().constants.is_offline_mode())
 
 
 def look_up(repository: str, file: str, revision: str | None) -> Remote:
@@ -199,7 +197,10 @@ def _meter(progress: Progress, size: int) -> Any:
 
 def _library() -> Any:
     """Import huggingface_hub on first use, without its output and telemetry, and return the parts used here."""
-    from huggingface_hub import constants, file_download
+    try:
+        from huggingface_hub import constants, file_download
+    except ValueError as error:  # it converts environment variables when it is imported
+        raise UsageError(f"huggingface_hub cannot read one of its environment variables (HF_...): {error}") from error
 
     constants.HF_HUB_DISABLE_TELEMETRY = True
     constants.DOWNLOAD_CHUNK_SIZE = CHUNK
@@ -226,7 +227,11 @@ def _one_line_errors(repository: str, file: str, revision: str | None) -> Iterat
         raise Unreachable(
             f"{name}: cannot reach {constants.ENDPOINT} ({reason}); check the network and the proxy, then pull again"
         ) from error
+    except ImportError as error:
+        raise Unreachable(f"{name}: a SOCKS proxy needs the package socksio; run `pip install socksio`") from error
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and error.filename is None:  # from the ssl module
+            raise Unreachable(f"{name}: no such certificate file; check SSL_CERT_FILE and SSL_CERT_DIR") from error
         if error.errno in DISK_FULL:
             raise LocaldflashError(
                 f"{name}: the disk is full ({error.strerror}), the partial file is kept; free some space and pull again"

@@ -178,6 +178,22 @@ def test_two_at_once_wait_for_each_other(server: FakeHub, hub_pull: Pull) -> Non
     assert len(server.downloads("o/n/x.gguf")) == 1
 
 
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"ALL_PROXY": "socks5://127.0.0.1:9"}, "a SOCKS proxy needs the package socksio; run `pip install socksio`"),
+        ({"HTTP_PROXY": "foo://127.0.0.1:9"}, "check HF_ENDPOINT and the proxy settings"),
+        ({"SSL_CERT_FILE": "/nowhere"}, "no such certificate file; check SSL_CERT_FILE"),
+        ({"HF_HUB_DOWNLOAD_TIMEOUT": "soon"}, "cannot read one of its environment variables (HF_...)"),
+    ],
+)
+def test_environment_variables_that_no_download_can_use(
+    variables: dict[str, str], message: str, hub_pull: Pull
+) -> None:
+    code, out, error = finish(hub_pull.start(**variables))
+    assert (code, out, error.count("\n"), message in error) == (1, "", 0, True), error
+
+
 def test_offline_opens_no_socket(server: FakeHub, hub_pull: Pull, tmp_path: Path) -> None:
     code, out, err = finish(hub_pull.start(NO_SOCKETS, HF_HUB_OFFLINE="1"))
     assert (code, out) == (1, "")
