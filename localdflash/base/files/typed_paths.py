@@ -3,9 +3,19 @@
 import os
 from pathlib import Path
 
+from localdflash.base.errors import UsageError
+
 
 def absolute_path(path: str) -> Path:
-    """Return an absolute path. `~` is the home folder; the `~name` of an unknown user stays unchanged."""
+    """Return an absolute path. `~` is the home folder; the `~name` of an unknown user stays unchanged.
+
+    UsageError for a path that is not UTF-8: JSON could not carry it to the daemon.
+    """
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        name = path.encode(errors="backslashreplace").decode()
+        raise UsageError(f"{name}: the path is not UTF-8; rename the file or folder") from None
     return Path(os.path.expanduser(path)).absolute()  # `Path.expanduser` raises RuntimeError for an unknown user
 
 

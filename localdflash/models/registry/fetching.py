@@ -10,9 +10,8 @@ from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.models.registry import download, member, records
 from localdflash.models.registry.download import DownloadJob, DownloadReport, check_space, hold_lock
 from localdflash.models.registry.hub import DISK_FULL
-from localdflash.models.registry.hub_names import HUB
 from localdflash.models.registry.member import MemberJob
-from localdflash.models.registry.pair_entry import FileSource, MergeSource, PairEntry, models_folder
+from localdflash.models.registry.pair_entry import HUB, FileSource, MergeSource, PairEntry, models_folder
 from localdflash.models.registry.records import FileRecord
 from localdflash.models.registry.registry import Registry
 from localdflash.models.shapes.drafter_check import check_files
@@ -194,8 +193,5 @@ def _remember_drafter(pair: PairEntry) -> None:
     record = records.read(pair.target.path)
     if not pair.id.startswith(HUB) or pair.match or not record or not pair.drafter:
         return
-    drafter = pair.drafter
-    revision = f"@{drafter.revision}" if drafter.revision else ""
-    name = f"{HUB}{drafter.repository}{revision}/{drafter.file}" if drafter.repository else drafter.file
-    if name != record.drafter:
-        records.write(pair.target.path, replace(record, drafter=name))
+    if pair.drafter.spec != record.drafter:
+        records.write(pair.target.path, replace(record, drafter=pair.drafter.spec))

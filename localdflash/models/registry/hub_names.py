@@ -10,11 +10,10 @@ from pathlib import PurePosixPath
 
 from localdflash.base.convert import convert
 from localdflash.base.errors import ModelError
-from localdflash.models.registry.pair_entry import FileSource
+from localdflash.models.registry.pair_entry import HUB, FileSource
 from localdflash.models.registry.safe_names import FileName, Repository, Revision
 from localdflash.models.weights.split import first_of, names_of
 
-HUB = "hf:"
 SAFETENSORS = "model.safetensors"  # a drafter's file; a split one is model-00001-of-00002.safetensors and so on
 DEFAULT_QUANTIZATION = "Q4_K_M"  # if a repository holds several files
 MAX_LISTED = 40

@@ -11,6 +11,8 @@ from localdflash.models.registry.records import FileRecord
 from localdflash.models.shapes.dflash_config import Kind
 from localdflash.models.weights.split import names_of
 
+HUB = "hf:"  # start of the name of a file or repository of the Hugging Face hub
+
 RanWith = Literal["its own weights", "random weights"]
 ADAPTED = "adapted"  # folder of locally merged targets
 
@@ -78,6 +80,12 @@ class FileSource:
     def name(self) -> str:
         """Return the file name with its repository or package."""
         return f"{self.fetched_from}/{self.file}" if self.fetched_from else self.file
+
+    @property
+    def spec(self) -> str:
+        """Return the hf: name of a file of the hub, with its revision; else its path."""
+        revision = f"@{self.revision}" if self.revision else ""
+        return f"{HUB}{self.repository}{revision}/{self.file}" if self.repository else self.file
 
     @property
     def pins(self) -> tuple[str, int]:

@@ -17,7 +17,6 @@ from localdflash.base.files.typed_paths import absolute_path
 from localdflash.models.registry import hub, records
 from localdflash.models.registry.base_model import base_model, find_drafter
 from localdflash.models.registry.hub_names import (
-    HUB,
     SAFETENSORS,
     ShortName,
     find_drafter_file,
@@ -27,6 +26,7 @@ from localdflash.models.registry.hub_names import (
 )
 from localdflash.models.registry.other_programs import OLLAMA, find_models, ollama_file
 from localdflash.models.registry.pair_entry import (
+    HUB,
     DrafterMatch,
     DrafterSource,
     FileSource,
@@ -269,8 +269,12 @@ def local_files(pair: PairEntry) -> LocalPair:
 
 def _describe_missing(pair: PairEntry, missing: tuple[FileSource, ...]) -> str:
     steps = "; ".join(describe_source(source) for source in missing)
-    pull = f": run `localdflash models pull {pair.id}`" if any(source.fetched_from for source in missing) else ""
-    return f"files of {pair.id!r} are missing{pull} ({steps})" if pull else f"files of {pair.id!r} are missing: {steps}"
+    if not any(source.fetched_from for source in missing):
+        return f"files of {pair.id!r} are missing: {steps}"
+    drafter, registered = pair.drafter, load_registry().pairs.get(pair.id)
+    is_chosen = drafter in missing and not pair.match and not (registered and registered.drafter == drafter)
+    option = f" --drafter {drafter.spec}" if drafter and is_chosen else ""
+    return f"files of {pair.id!r} are missing: run `localdflash models pull {pair.id}{option}` ({steps})"
 
 
 def _forms(drafter: DrafterSource) -> tuple[Path | None, Path | None]:

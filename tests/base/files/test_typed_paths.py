@@ -1,7 +1,9 @@
+import os
 from pathlib import Path
 
 import pytest
 
+from localdflash.base.errors import UsageError
 from localdflash.base.files.typed_paths import absolute_pair, absolute_path
 
 
@@ -23,3 +25,8 @@ def test_names_of_pairs_are_not_paths(pair: str) -> None:
 def test_path_of_a_pair_becomes_absolute(pair: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert absolute_pair(pair) == str(tmp_path / pair)
+
+
+def test_path_that_is_not_utf8_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"^/models/\\udcff.gguf: the path is not UTF-8; rename"):
+        absolute_path(os.fsdecode(b"/models/\xff.gguf"))

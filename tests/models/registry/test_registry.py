@@ -64,6 +64,8 @@ def test_missing_files_are_named_with_their_paths(mine: Registry, home: Path) ->
         f"download owner/name-DFlash/sub/config.json into {models}/owner/name-DFlash/sub)"
     )
     assert not models.exists()
+    with pytest.raises(ModelError, match=r"run `localdflash models pull mine --drafter hf:a/b@v1/c.gguf`"):
+        local_files(mine.resolve("mine", "hf:a/b@v1/c.gguf"))
 
 
 def test_local_files(mine: Registry, home: Path) -> None:
