@@ -28,12 +28,12 @@ class SamplingParams:
         _check("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _check("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         for token, bias in self.logit_bias:
-            _check_integer("logit_bias token", token, 2**31)
+            _check_integer("logit_bias token", token, 2**31 - 1)
             _check(f"logit_bias[{token}]", bias, -100.0, 100.0)
-        _check_integer("top_k", self.top_k, 2**31)
-        _check_integer("penalty_window", self.penalty_window, 2**31)
+        _check_integer("top_k", self.top_k, 2**31 - 1)
+        _check_integer("penalty_window", self.penalty_window, 2**31 - 1)
         if self.seed is not None:
-            _check_integer("seed", self.seed, 2**63)
+            _check_integer("seed", self.seed, 2**63 - 1)
 
 
 def _check(name: str, value: object, low: float, high: float) -> None:

@@ -96,14 +96,14 @@ def test_invalid_logits_give_one_line_error(params: SamplingParams, bad: list[fl
 
 FIELDS = {
     "temperature": (0.0, 10.0),
-    "top_k": (0, 2**31),
+    "top_k": (0, 2**31 - 1),
     "top_p": (1e-6, 1.0),
     "min_p": (0.0, 1.0),
     "repetition_penalty": (0.1, 10.0),
     "presence_penalty": (-2.0, 2.0),
     "frequency_penalty": (-2.0, 2.0),
-    "penalty_window": (0, 2**31),
-    "seed": (0, 2**63),
+    "penalty_window": (0, 2**31 - 1),
+    "seed": (0, 2**63 - 1),
 }
 WHOLE = {"top_k", "penalty_window", "seed"}
 
