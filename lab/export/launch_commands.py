@@ -6,7 +6,7 @@ GGUF files. Only documented flags are used; tests/lab/export/test_launch_command
 
 import json
 import shlex
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,7 +86,6 @@ def sglang(pair: PairEntry, options: ExportOptions) -> LaunchCommand:
 def llama_server(pair: PairEntry, options: ExportOptions) -> LaunchCommand:
     """Return the `llama-server` command; ModelError if it cannot run the pair."""
     drafter = _drafter(pair)
-    _check_kind(drafter, "llama-server", KINDS)
     if options.target is not None:
         raise UsageError("--target: only for vLLM and SGLang; llama-server runs the pair's own GGUF file")
     needs = [f"llama.cpp with --spec-type {KINDS[drafter.kind]}, as in llama-cpp-python 0.3.36"]
@@ -126,14 +125,9 @@ def _published_drafter(pair: PairEntry, server: str) -> tuple[DrafterSource, str
             f"{drafter.name}: {server} reads only safetensors from a Hugging Face repository; export {pair.id!r} to"
             " llama-server"
         )
-    _check_kind(drafter, server, ("dflash", "dflash2"))
+    if drafter.kind == "dspark":
+        raise ModelError(f"{drafter.name}: cannot export dspark drafters to {server}; export to llama-server")
     return drafter, drafter.repository
-
-
-def _check_kind(drafter: DrafterSource, server: str, kinds: Collection[str]) -> None:
-    if drafter.kind not in kinds:
-        remedy = "export to llama-server" if drafter.kind in KINDS else "name another one with --drafter"
-        raise ModelError(f"{drafter.name}: cannot export {drafter.kind} drafters to {server}; {remedy}")
 
 
 def _target(pair: PairEntry, options: ExportOptions, server: str, drafter: DrafterSource) -> str:

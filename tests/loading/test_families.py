@@ -56,8 +56,6 @@ FAMILIES = {
     "qwen35moe": Family("qwen35moe", ("cpu", "llama.cpp"), drafter={"taps": (0, 1, 2, 0, 1, 2, 0, 1)}),
     "qwen35 with DFlash 2": Family("qwen35", ("cpu", "llama.cpp"), "DFlash 2"),
     "qwen35moe with DFlash 2": Family("qwen35moe", ("cpu", "llama.cpp"), "DFlash 2"),
-    "qwen3 with LiLiCorr": Family("qwen3", ("llama.cpp", "torch"), "LiLiCorr", {"taps": (0, 1)}),
-    "qwen35 with LiLiCorr": Family("qwen35", ("llama.cpp",), "LiLiCorr"),
     "lfm2": Family("lfm2", ("llama.cpp",), "DSpark with confidence"),
     "lfm2moe": Family("lfm2moe", ("llama.cpp",), "DSpark with confidence"),
 }

@@ -46,13 +46,10 @@ class Oracle:
         self.config, self.w = config, {name: value.astype(np.float64) for name, value in weights.items()}
         self.tokens = np.array(config.short or range(config.decoder.vocab_size))
         self.embedding = self.w["embed_tokens.weight"] if config.own_embedding else embedding
-        self.target_embedding = embedding
         self.head = self.w["lm_head.weight"] if config.own_head else head[self.tokens]
 
     def propose(self, taps: Array, anchor: int) -> tuple[list[int], list[float]]:
         """Return tokens and confidence of every proposing slot after a context of taps [T, n_taps * H]."""
-        if self.config.lilicorr:
-            return self.walk(*self.slots(taps, anchor), taps[-1] if len(taps) else None)
         tokens, confidence = [anchor], []
         for state, logits in zip(*self.slots(taps, anchor), strict=True):
             row, probability = self.slot(tokens[-1], state, logits)
@@ -96,94 +93,6 @@ class Oracle:
             features = np.concatenate((state, w["markov_head.markov_w1.weight"][previous]))
             probability = sigmoid(w["confidence_head.proj.weight"][0] @ features + w["confidence_head.proj.bias"][0])
         return int(rows[best]), float(probability)
-
-    def walk(self, hidden: Array, logits: Array, newest: Array | None) -> tuple[list[int], list[float]]:
-        """Return the tokens and confidence of LiLiCorr (arXiv 2608.20530); `newest` are the newest token's taps."""
-        head, c = self.config.lilicorr, self.config.decoder
-        assert head
-        log_probs = logits - np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
-        log_probs -= logits.max(-1, keepdims=True)
-        candidates = np.argsort(-logits, kind="stable")[:, : head.top_k]
-        rows = [
-            self.candidate(slot, rank, candidates[slot, rank], log_probs[slot, candidates[slot]], hidden[slot])
-            for slot in range(len(hidden))
-            for rank in range(head.top_k)
-        ]
-        x = self.lattice(np.stack(rows))
-        context = np.zeros(head.hidden_size)
-        if newest is not None:
-            fused = norm(self.w["fc.weight"] @ newest, self.w["hidden_norm.weight"], c.rms_norm_eps)
-            projected = self.product("lilicorr.context_proj", fused)
-            context = norm(projected, self.w["lilicorr.anchor_norm.weight"], c.rms_norm_eps)
-        tokens, confidence = list[int](), list[float]()
-        out = self.direction("anchor_out_head", context)
-        for slot in range(len(hidden)):
-            inner = [self.factors(x[slot * head.top_k + rank], context) for rank in range(head.top_k)]
-            scores = np.array([head.scale * float(out @ self.direction("in_head", one)) for one in inner])
-            best = int(scores.argmax())
-            tokens.append(int(candidates[slot, best]))
-            confidence.append(float(1 / np.exp(scores - scores[best]).sum()))
-            out = self.direction("out_head", inner[best])
-        return tokens, confidence
-
-    def candidate(self, slot: int, rank: int, token: int, log_probs: Array, hidden: Array) -> Array:
-        """Return the input of one candidate: its token, its slot's state, five numbers, its slot and its rank."""
-        head = self.config.lilicorr
-        assert head
-        numbers = np.array(
-            [log_probs[rank], np.exp(log_probs[rank]), log_probs[rank] - log_probs.max(), 0.0, rank == 0]
-        )
-        if head.top_k > 1:
-            numbers[3] = rank / (head.top_k - 1)
-        spread = numbers - numbers.mean()
-        normed = spread / np.sqrt((spread**2).mean() + 1e-5)
-        normed = normed * self.w["lilicorr.feature_mlp.0.weight"] + self.w["lilicorr.feature_mlp.0.bias"]
-        inner = self.product("lilicorr.feature_mlp.1", normed)
-        token_state = self.target_embedding[token]
-        if "lilicorr.token_proj.weight" in self.w:
-            token_state = self.product("lilicorr.token_proj", token_state)
-        state = self.product("lilicorr.pass_hidden_proj", hidden)
-        state = state + self.product("lilicorr.feature_mlp.3", inner * sigmoid(inner))
-        slots, ranks = self.w["lilicorr.slot_embedding"], self.w["lilicorr.rank_embedding"]
-        place = slots.reshape(-1, head.hidden_size)[slot] + ranks.reshape(-1, head.hidden_size)[rank]
-        out: Array = token_state + state + place
-        return out
-
-    def lattice(self, x: Array) -> Array:
-        """Return the normed candidates after the layers of the head; every candidate sees all."""
-        head, eps, w = self.config.lilicorr, self.config.decoder.rms_norm_eps, self.w
-        assert head
-        size = head.hidden_size // head.heads
-        for layer in range(head.layers):
-            p = f"lilicorr.layers.{layer}."
-            u = norm(x, w[p + "attn_norm.weight"], eps)
-            q, k, v = np.split(u @ w[p + "attn.in_proj_weight"].T + w[p + "attn.in_proj_bias"], 3, -1)
-            out = np.zeros_like(x)
-            for h in range(head.heads):
-                part = slice(h * size, (h + 1) * size)
-                for row in range(len(x)):
-                    scores = k[:, part] @ q[row, part] / np.sqrt(size)
-                    for key in range(len(x)):
-                        distance = row // head.top_k - key // head.top_k
-                        scores[key] += w["lilicorr.relative_slot_bias"][h, distance + self.config.block_size - 1]
-                        scores[key] += w["lilicorr.same_slot_bias"][h] if distance == 0 else 0
-                    weights = np.exp(scores - scores.max())
-                    out[row, part] = weights @ v[:, part] / weights.sum()
-            x = x + self.product(p + "attn.out_proj", out)
-            inner = self.product(p + "mlp.0", norm(x, w[p + "mlp_norm.weight"], eps))
-            x = x + self.product(p + "mlp.2", inner * sigmoid(inner))
-        return norm(x, w["lilicorr.output_norm.weight"], eps)
-
-    def factors(self, candidate: Array, context: Array) -> Array:
-        inner = self.product("lilicorr.factor_input_proj", np.concatenate((candidate, context, candidate * context)))
-        out: Array = inner * sigmoid(inner)
-        return out
-
-    def direction(self, name: str, factors: Array) -> Array:
-        vector, head = self.product(f"lilicorr.{name}", factors), self.config.lilicorr
-        assert head
-        out: Array = vector / max(float(np.sqrt((vector**2).sum())), head.vector_eps)
-        return out
 
     def hidden(self, taps: Array, anchor: int) -> Array:
         """Return the normed hidden states of all slots."""

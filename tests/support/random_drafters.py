@@ -11,7 +11,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from localdflash.models.shapes.decoder_config import DecoderConfig
-from localdflash.models.shapes.dflash_config import DFlashConfig, LiLiCorrConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.weights.gguf import read_header
 from tests.support.gguf_writing import add_metadata, add_tensor, add_vocabulary, finish, rounded, shape_numbers
 
@@ -45,25 +45,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "DFlash 2": {"causal": False, "window": 9, "sliding": (True, True)} | CONVOLVED,
     "DFlash 2, scaled and capped logits": {"logit_scale": 0.4, "softcap": 3.0} | CONVOLVED,
 }
-HEAD = LiLiCorrConfig(
-    top_k=5, hidden_size=48, layers=2, heads=3, mlp_size=72, factor_dim=24, vector_eps=1e-4, scale=8.0
-)
-LILICORR: dict[str, dict[str, Any]] = {  # no format but Model Optimizer's
-    "LiLiCorr": {"lilicorr": HEAD},
-    "LiLiCorr, convolved, bidirectional, own tables": {
-        "lilicorr": HEAD,
-        "conv_kernel": 3,
-        "conv_group": 16,
-        "causal": False,
-        "window": 9,
-        "sliding": (True, True),
-        "own_embedding": True,
-        "own_head": True,
-    },
-    "LiLiCorr as wide as the drafter, one candidate": {
-        "lilicorr": replace(HEAD, hidden_size=64, heads=2, layers=1, top_k=1)
-    },
-}
 
 
 def vocabulary_of(target: Path) -> int:
@@ -73,7 +54,7 @@ def vocabulary_of(target: Path) -> int:
 def config_of(variant: str, vocabulary: int, **changes: Any) -> DFlashConfig:
     """Return two layers for a target of hidden size 64 and six layers."""
     shape = DecoderConfig(vocabulary, 64, 2, 2, 1, 32, 128, rope_theta=1e4, context_length=512)
-    return replace(DFlashConfig(shape, 8, 5, (1, 3, 4)), **((VARIANTS | LILICORR)[variant] | changes))
+    return replace(DFlashConfig(shape, 8, 5, (1, 3, 4)), **(VARIANTS[variant] | changes))
 
 
 def shapes_of(config: DFlashConfig) -> dict[str, tuple[int, ...]]:
@@ -110,36 +91,7 @@ def shapes_of(config: DFlashConfig) -> dict[str, tuple[int, ...]]:
         for name in ("predecessor", "successor"):
             shapes[f"candidate_selector.{name}_codebook"] = (c.vocab_size, m.selector_rank)
         shapes["candidate_selector.hidden_projection.weight"] = (m.selector_rank, h)
-    if m.lilicorr:
-        shapes |= _shapes_of_lilicorr(m, m.lilicorr)
     return shapes
-
-
-def _shapes_of_lilicorr(config: DFlashConfig, head: LiLiCorrConfig) -> dict[str, tuple[int, ...]]:
-    wide, h, mlp, factors = config.decoder.hidden_size, head.hidden_size, head.mlp_size, head.factor_dim
-    linear = {"pass_hidden_proj": (h, wide), "context_proj": (h, wide), "factor_input_proj": (h, 3 * h)}
-    linear |= {"feature_mlp.1": (h, 5), "feature_mlp.3": (h, h)}
-    linear |= dict.fromkeys(("out_head", "in_head", "anchor_out_head"), (factors, h))
-    if wide != h:
-        linear["token_proj"] = (h, wide)
-    shapes: dict[str, tuple[int, ...]] = {
-        "slot_embedding": (1, 1, config.block_size - 1, 1, h),
-        "rank_embedding": (1, 1, 1, head.top_k, h),
-        "relative_slot_bias": (head.heads, 2 * config.block_size - 1),
-        "same_slot_bias": (head.heads,),
-        "feature_mlp.0.weight": (5,),
-        "feature_mlp.0.bias": (5,),
-        "output_norm.weight": (h,),
-        "anchor_norm.weight": (h,),
-    }
-    for i in range(head.layers):
-        p = f"layers.{i}."
-        shapes |= {p + "attn_norm.weight": (h,), p + "mlp_norm.weight": (h,)}
-        shapes |= {p + "attn.in_proj_weight": (3 * h, h), p + "attn.in_proj_bias": (3 * h,)}
-        linear |= {p + "attn.out_proj": (h, h), p + "mlp.0": (mlp, h), p + "mlp.2": (h, mlp)}
-    for name, shape in linear.items():
-        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
-    return {f"lilicorr.{name}": shape for name, shape in shapes.items()}
 
 
 def random_weights(config: DFlashConfig) -> Weights:
@@ -152,8 +104,6 @@ def random_weights(config: DFlashConfig) -> Weights:
             weights[name] = (0.2 * noise + (np.arange(shape[1]) == 0)[:, None]).astype(np.float32)
         elif len(shape) == 1:
             weights[name] = 0.1 * noise if name.endswith("bias") else 1 + 0.1 * noise
-        elif name.startswith("lilicorr."):  # Q8_0 has no such rows
-            weights[name] = 0.3 * noise
         else:
             weights[name] = rounded(noise * _size_of(name), "Q8_0")
     return weights
@@ -172,7 +122,7 @@ def _size_of(name: str) -> float:
 
 
 def write_zlab(folder: Path, config: DFlashConfig, weights: Weights, **changes: Any) -> Path:
-    """Write z-lab's format, with DeepSpec's fields for DSpark and Model Optimizer's for LiLiCorr."""
+    """Write z-lab's format, with DeepSpec's fields for DSpark."""
     c = config.decoder
     nested = {
         "mask_token_id": config.mask_token_id,
@@ -181,23 +131,8 @@ def write_zlab(folder: Path, config: DFlashConfig, weights: Weights, **changes: 
         "output_multiplier": config.logit_scale,
         "final_logit_softcapping": config.softcap or None,
     }
-    if head := config.lilicorr:
-        nested |= {
-            "projector_type": "lilicorr",
-            "lilicorr_enabled": True,
-            "lilicorr_candidate_topk": head.top_k,
-            "lilicorr_hidden_size": head.hidden_size,
-            "lilicorr_num_layers": head.layers,
-            "lilicorr_num_heads": head.heads,
-            "lilicorr_mlp_ratio": head.mlp_size / head.hidden_size,
-            "lilicorr_factor_dim": head.factor_dim,
-            "lilicorr_vector_eps": head.vector_eps,
-            "lilicorr_logit_scale": head.scale,
-            "conv_kernel_size": config.conv_kernel,
-            "conv_group_size": config.conv_group,
-        }
     document = {
-        "architectures": ["LiLiCorrDraftModel" if config.lilicorr else "DFlashDraftModel"],
+        "architectures": ["DFlashDraftModel"],
         "block_size": config.block_size,
         "dflash_config": nested | _of_second(config),
         "vocab_size": c.vocab_size,

@@ -183,8 +183,6 @@ def waiting_bytes(config: DFlashConfig, hidden: int, context: int) -> int:
 def why_drafter_unsupported(config: DFlashConfig) -> str:
     """Return the reason why the kernels cannot run a drafter, or "" if they can."""
     c, rank = config, config.markov_rank or config.selector_rank
-    if c.lilicorr:
-        return "a LiLiCorr head"
     if c.block_size > MAX_ROWS:
         return f"blocks of {c.block_size} tokens (supported: up to {MAX_ROWS})"
     if rank % GROUP or rank > MAX_RANK:

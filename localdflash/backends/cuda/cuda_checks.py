@@ -45,7 +45,6 @@ def check_tensor_types(header: GGUFHeader) -> None:
 def check_drafter(config: DFlashConfig, path: str) -> None:
     """Raise ModelError for a drafter whose head, block, selector or taps the kernels do not support."""
     cases = (
-        (config.lilicorr, "a LiLiCorr head"),
         (config.block_size > ROWS, f"blocks of {config.block_size} tokens, more than {ROWS}"),
         (config.selector_top_k > MAX_K, f"{config.selector_top_k} candidates per draft token, more than {MAX_K}"),
         (len(set(config.taps)) < len(config.taps), "a duplicate tap"),

@@ -215,19 +215,9 @@ def _add_parts(parts: Parts, more: Parts) -> Parts:
 def torch_drafter_parts(config: DFlashConfig, context: int, vocab: int, hidden: int, tied: bool) -> Parts:
     """Return the sizes of a drafter in torch: float32, with the target's embedding and head as tensors."""
     c = config.decoder
-    weights = sum(map(prod, list_drafter_shapes(config).values())) + _count_lilicorr_weights(config)
+    weights = sum(map(prod, list_drafter_shapes(config).values()))
     tables = (vocab * (1 if tied else 2) + len(config.short)) * hidden
-    row = c.num_hidden_layers * 2 * c.num_key_value_heads * c.head_dim + (c.hidden_size if config.lilicorr else 0)
-    cache = row * context * FLOAT_BYTES
+    cache = c.num_hidden_layers * 2 * c.num_key_value_heads * c.head_dim * context * FLOAT_BYTES
     logits = config.block_size * vocab * FLOAT_BYTES
     scratch = cache + 2 * logits  # the cache grows by copying
     return {DRAFTER: (weights + tables) * FLOAT_BYTES, DRAFTER_KV: cache, SCRATCH: scratch}
-
-
-def _count_lilicorr_weights(config: DFlashConfig) -> int:
-    """Return the weights of a LiLiCorr head's matrices; 0 without one."""
-    if not (head := config.lilicorr):
-        return 0
-    size = head.hidden_size
-    layer = 4 * size**2 + 2 * size * head.mlp_size
-    return 3 * config.decoder.hidden_size * size + head.layers * layer + 4 * size**2 + 3 * size * head.factor_dim

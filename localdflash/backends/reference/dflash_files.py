@@ -1,4 +1,4 @@
-"""Loads DFlash, DSpark, DFlash 2 and LiLiCorr drafters: safetensors next to config.json, or a `dflash` GGUF."""
+"""Loads DFlash, DSpark and DFlash 2 drafters: safetensors next to config.json, or a `dflash` GGUF."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -3,7 +3,6 @@
 The target's features become KV cache entries once per committed token. Slot 0 holds the newest token. DSpark (arXiv
 2607.05147) adds a low-rank bias by the previous token, and a confidence head. DFlash 2 (inco.ai/blog/dflash2) adds
 convolutions over a block's rows around attention and MLP, and a selector that scores candidates by the previous token.
-LiLiCorr (`lilicorr`) scores candidates by those of all slots.
 """
 
 from collections.abc import Sequence
@@ -14,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from localdflash.backends.reference.decoder import Attend, Layer, RMSNorm, rotary
-from localdflash.backends.reference.lilicorr import LiLiCorrHead
 from localdflash.models.shapes.dflash_config import DFlashConfig
 
 
@@ -128,8 +126,6 @@ class DFlash(nn.Module):
             self.confidence_head = ConfidenceHead(config)
         if config.selector_rank:
             self.candidate_selector = CandidateSelector(config)
-        if config.lilicorr:
-            self.lilicorr = LiLiCorrHead(config, config.lilicorr)
 
     def fuse(self, features: Tensor) -> Tensor:
         """Return the fused features [B, T, H] of committed tokens, from features [B, T, n_taps * H]."""

@@ -1,4 +1,4 @@
-"""DFlash, DSpark, DFlash 2 and LiLiCorr drafters of the reference backend, in torch."""
+"""DFlash, DSpark and DFlash 2 drafters of the reference backend, in torch."""
 
 from collections.abc import Callable, Sequence
 
@@ -30,13 +30,10 @@ class DFlashDrafter:
         by_kind: dict[str, Score] = {"dspark": self._by_markov, "dflash2": self._by_selector}
         self._score = by_kind.get(model.config.kind, lambda _before, _state, logits: (self._tokens, logits, None))
         self._embedding = model.embed_tokens.weight if model.config.own_embedding else embedding
-        self._candidate_embedding = embedding  # a LiLiCorr head reads the target's
         rows = head[self._tokens] if model.config.short else head
         self._head = model.lm_head.weight if model.config.own_head else rows
         shape = (c.num_hidden_layers, 2, c.num_key_value_heads, 0, c.head_dim)
         self.kv_cache = torch.empty(shape)  # KV cache [layers, k and v, kv_heads, observed tokens, hd]
-        # Fused features [observed tokens, H], for a LiLiCorr head only: H is 0 without it.
-        self._fused = torch.empty(0, c.hidden_size if model.config.lilicorr else 0)
 
     @property
     def length(self) -> int:
@@ -46,7 +43,7 @@ class DFlashDrafter:
     @property
     def cache_bytes(self) -> int:
         """Size in bytes of what is kept of the observed tokens."""
-        return self.kv_cache.nbytes + self._fused.nbytes
+        return self.kv_cache.nbytes
 
     @property
     def weight_bytes(self) -> int:
@@ -64,16 +61,12 @@ class DFlashDrafter:
         new_entries = self.model.context(rows, positions)
         stacked = torch.stack([torch.stack((k[0], v[0])) for k, v in new_entries])
         self.kv_cache = torch.cat((self.kv_cache, stacked), 3)
-        if self.model.config.lilicorr:
-            self._fused = torch.cat((self._fused, self.model.fuse(rows)[0]))
 
     @torch.inference_mode()
     def propose(self, anchor: int, limit: int) -> Draft:
         """See `Drafter`; confidence is the token's softmax probability, or the output of a confidence head."""
         if limit < 1:
             return EMPTY_DRAFT
-        if self.model.config.lilicorr:
-            return self._draft_by_lilicorr(*self._run_block(anchor, self.max_draft_tokens), limit)
         hidden, logits = self._run_block(anchor, limit)
         tokens, confidence = [anchor], list[float]()
         for state, scores in zip(hidden, logits, strict=False):
@@ -107,32 +100,16 @@ class DFlashDrafter:
         tokens = self._tokens[candidates.indices]
         return tokens, candidates.values + self.model.candidate_selector(state, previous, tokens), None
 
-    def _draft_by_lilicorr(self, hidden: Tensor, logits: Tensor, limit: int) -> Draft:
-        """Draft `limit` tokens, each the best candidate after the one before, by scores of all slots' candidates."""
-        head = self.model.lilicorr
-        likeliest = logits.log_softmax(-1).topk(head.config.top_k)
-        newest = self._fused[-1] if self.length else None
-        scores = head(self._candidate_embedding[likeliest.indices], likeliest.values, hidden, newest)
-        tokens, confidence, previous = list[int](), list[float](), 0
-        for candidates, pairs in zip(likeliest.indices[:limit], scores, strict=False):
-            best = pairs[previous].softmax(-1).max(-1)
-            previous = int(best.indices)
-            tokens.append(int(candidates[previous]))
-            confidence.append(float(best.values))
-        return Draft(self.name, tokens, confidence)
-
     def rollback(self, length: int) -> None:
         """See `Drafter`."""
-        self.kv_cache, self._fused = self.kv_cache[:, :, :, :length], self._fused[:length]
+        self.kv_cache = self.kv_cache[:, :, :, :length]
 
     def save(self) -> bytes:
         """See `Drafter`."""
-        return b"".join(kept.contiguous().numpy().tobytes() for kept in (self.kv_cache, self._fused))
+        return self.kv_cache.contiguous().numpy().tobytes()
 
     def load(self, state: bytes, ids: Sequence[int]) -> None:
         """See `Drafter`."""
         layers, kinds, heads, _, size = self.kv_cache.shape
         flat = torch.from_numpy(np.frombuffer(state, np.float32).copy())
-        kv, fused = flat.split([layers * kinds * heads * len(ids) * size, len(ids) * self._fused.shape[1]])
-        self.kv_cache = kv.reshape(layers, kinds, heads, len(ids), size)
-        self._fused = fused.reshape(len(ids), self._fused.shape[1])
+        self.kv_cache = flat.reshape(layers, kinds, heads, len(ids), size)

@@ -16,21 +16,7 @@ RETRAIN_VOCABULARY = "run `localdflash train vocabulary` again"
 SHORT_KEY = f"{OURS}.short_vocabulary"
 SHORT_HEAD = ("d2t", "output.weight")  # tensors of a GGUF: token ids of the LM head's rows, and these rows
 
-Kind = Literal["dflash", "dflash2", "dspark", "lilicorr"]
-
-
-@dataclass(frozen=True)
-class LiLiCorrConfig:
-    """Shape of a LiLiCorr head, a transformer over all candidates of a block that scores pairs of adjacent ones."""
-
-    top_k: int  # candidates per slot
-    hidden_size: int
-    layers: int
-    heads: int
-    mlp_size: int
-    factor_dim: int  # size of the vectors whose cosines are the scores
-    vector_eps: float  # minimum norm of these vectors
-    scale: float  # factor of the cosines
+Kind = Literal["dflash", "dflash2", "dspark"]
 
 
 @dataclass(frozen=True)
@@ -61,13 +47,10 @@ class DFlashConfig:
     conv_group: int = 0  # channels that share a coefficient
     selector_rank: int = 0  # DFlash 2: a slot's best candidates are scored by the previous token
     selector_top_k: int = 0  # candidates per slot
-    lilicorr: LiLiCorrConfig | None = None
 
     @property
     def kind(self) -> Kind:
-        """Return the kind: LiLiCorr has a head of that name, DFlash 2 a selector, DSpark a Markov head."""
-        if self.lilicorr:
-            return "lilicorr"
+        """Return the kind: DFlash 2 has a selector, DSpark a Markov head."""
         if self.selector_rank:
             return "dflash2"
         return "dspark" if self.markov_rank else "dflash"
@@ -122,11 +105,9 @@ def check_config(config: DFlashConfig, subject: str) -> DFlashConfig:
 
 
 def _invalid_heads(config: DFlashConfig) -> str:
-    """Return what is wrong with the Markov head, convolutions, selector and LiLiCorr head, or ""."""
+    """Return what is wrong with the Markov head, convolutions and selector, or ""."""
     c = config
     selector_sizes = (c.conv_kernel, c.conv_group, c.selector_rank, c.selector_top_k)
-    if c.lilicorr:
-        return _invalid_lilicorr(c, c.lilicorr)
     cases = (
         (c.markov_rank and any(selector_sizes), "a Markov head together with DFlash 2"),
         (c.has_confidence_head and not c.markov_rank, "a confidence head without a Markov head (markov_rank)"),
@@ -150,33 +131,6 @@ def _invalid_convolutions(config: DFlashConfig) -> tuple[bool, str]:
     is_uneven = group and config.decoder.hidden_size % group
     is_invalid = bool(kernel) != bool(group) or kernel > config.block_size or is_uneven
     return bool(is_invalid), f"invalid convolutions (conv_kernel_size {kernel}, conv_group_size {group})"
-
-
-def _invalid_lilicorr(config: DFlashConfig, head: LiLiCorrConfig) -> str:
-    c, sizes = config, (head.top_k, head.hidden_size, head.layers, head.heads, head.mlp_size, head.factor_dim)
-    cases = (
-        (
-            c.markov_rank or c.has_confidence_head or c.selector_rank or c.selector_top_k,
-            "a LiLiCorr head together with another",
-        ),
-        (c.from_anchor, "a LiLiCorr head with sample_from_anchor"),
-        (c.short, "a LiLiCorr head with a reduced vocabulary"),
-        (
-            (c.embedding_scale, c.logit_scale, c.softcap) != (1.0, 1.0, 0.0),
-            "a LiLiCorr head with scaled embeddings or logits",
-        ),
-        (
-            not all(sizes) or max(sizes) >= 2**31 or head.hidden_size % head.heads,
-            f"invalid sizes of the LiLiCorr head {sizes}",
-        ),
-        (head.top_k > c.decoder.vocab_size, f"lilicorr_candidate_topk {head.top_k} is above the vocabulary"),
-        (
-            not 0 < head.vector_eps < 0.5 or head.scale <= 0,
-            f"invalid lilicorr_vector_eps ({head.vector_eps}) or lilicorr_logit_scale ({head.scale})",
-        ),
-        _invalid_convolutions(c),
-    )
-    return next((problem for is_invalid, problem in cases if is_invalid), "")
 
 
 def check_fit(config: DFlashConfig, hidden_size: int, vocab_size: int, layers: int, subject: str) -> None:

@@ -40,13 +40,6 @@ HEAD_TENSORS = {
     "selector_successor.weight": "candidate_selector.successor_codebook",
     "selector_hidden.weight": "candidate_selector.hidden_projection.weight",
 }
-LILICORR_NAMES = (  # newer names in a LiLiCorr head, and the first ones
-    ("feature_norm.", "feature_mlp.0."),
-    ("feature_mlp.up_proj.", "feature_mlp.1."),
-    ("feature_mlp.down_proj.", "feature_mlp.3."),
-    (".mlp.up_proj.", ".mlp.0."),
-    (".mlp.down_proj.", ".mlp.2."),
-)
 MAGNITUDE = "a YaRN magnitude other than that of its factor"  # for messages
 REFUSED_METADATA: Refused = {
     "attention.value_scale": ("scaled attention values",),
@@ -69,7 +62,7 @@ def config_of_gguf(header: gguf.GGUFHeader) -> DFlashConfig:
     fields = Fields(subject, {name.removeprefix("dflash."): value for name, value in header.metadata.items()})
     fields.refuse_all(REFUSED_METADATA)
     if any("lilicorr" in name for name in header.tensors):
-        raise ModelError(f"{subject}: a LiLiCorr head in a GGUF is not supported; use the drafter's safetensors")
+        raise ModelError(f"{subject}: drafters with a LiLiCorr head are not supported; use another drafter")
     window = fields.get("attention.sliding_window", as_count, 0)
     markov = header.tensors.get("markov_w1.weight")
     settings = {
@@ -151,10 +144,7 @@ def key_of(name: str) -> str:
 
 def plain_name(name: str) -> str:
     """Return our networks' name of a tensor (z-lab's, where it has one), which other tools named differently."""
-    name = name.removeprefix("model.").replace("midlayer.", "layers.0.")
-    for theirs, ours in LILICORR_NAMES if name.startswith("lilicorr.") else ():
-        name = name.replace(theirs, ours)
-    return name
+    return name.removeprefix("model.").replace("midlayer.", "layers.0.")
 
 
 def _with_tensors(config: DFlashConfig, header: safetensors.SafetensorsHeader) -> DFlashConfig:

@@ -22,7 +22,7 @@ from localdflash.models.shapes.config_fields import (
     list_of,
 )
 from localdflash.models.shapes.decoder_config import DecoderConfig
-from localdflash.models.shapes.dflash_config import OURS, SHORT_KEY, DFlashConfig, LiLiCorrConfig, check_config
+from localdflash.models.shapes.dflash_config import OURS, SHORT_KEY, DFlashConfig, check_config
 from localdflash.models.shapes.fingerprint import TrainedFor
 from localdflash.models.shapes.yarn import BETA_FAST, BETA_SLOW, yarn_factors, yarn_magnitude
 
@@ -33,7 +33,7 @@ REFUSED: Refused = {
     "quantization_config": ("quantized safetensors",),
     "hidden_act": ("another activation than SiLU", "silu"),
     "markov_head_type": ("gated or recurrent Markov heads", "vanilla"),
-    "projector_type": ("another head than that of DFlash 2 or LiLiCorr", "dflash", "dflash2", "lilicorr"),
+    "projector_type": ("another head than that of DFlash 2", "dflash", "dflash2"),
     "rope_is_neox_style": ("interleaved RoPE", True),
     "gating": ("gates in the attention", False, "disabled"),  # those of Laguna
 }
@@ -59,7 +59,6 @@ DFLASH2: Mapping[str, object] = {  # speculators' defaults
     "selector_top_k": 16,
     "sliding_window_non_causal": True,
 }
-LILICORR = ("LiLiCorrDraftModel", "lilicorr")  # architecture and `projector_type` of drafters with a LiLiCorr head
 ANCHORED = ("Qwen3DSparkModel", "DSparkDraftModel")  # architectures with `sample_from_anchor` by default
 NO_FIELDS: dict[str, object] = {}
 _KINDS = ("full_attention", "sliding_attention")
@@ -78,6 +77,8 @@ def config_of_json(document: object, subject: str) -> DFlashConfig:
     fields.refuse("draft_vocab_size", "a reduced vocabulary in this format", decoder.vocab_size)
     window, sliding = _sliding(fields, decoder.num_hidden_layers)
     architectures = top.get("architectures", list_of(as_text), tuple[str, ...]())
+    if "LiLiCorrDraftModel" in architectures:
+        raise ModelError(f"{subject}: drafters with a LiLiCorr head are not supported; use another drafter")
     return check_config(
         DFlashConfig(
             decoder=decoder,
@@ -88,7 +89,6 @@ def config_of_json(document: object, subject: str) -> DFlashConfig:
             sliding=sliding,
             causal=top.get("is_causal", as_flag, fields.get("causal", as_flag, None)),
             from_anchor=fields.get("sample_from_anchor", as_flag, any(name in ANCHORED for name in architectures)),
-            lilicorr=_lilicorr(fields, architectures, decoder.hidden_size),
             **_scales_and_heads(fields),
             **own_fields(
                 Fields(subject, {f"{OURS}.{name}": value for name, value in _flat(top.get(OURS, as_object, {}))})
@@ -176,23 +176,6 @@ def _yarn(rotary: Fields, head_dim: int, theta: float, context: int) -> tuple[tu
     betas = rotary.get("beta_fast", as_number, BETA_FAST), rotary.get("beta_slow", as_number, BETA_SLOW)
     divisors = yarn_factors(rotary.subject, head_dim, theta, factor, original, *betas, round_outwards=outwards)
     return divisors, rotary.get("attention_factor", as_number, yarn_magnitude(factor))
-
-
-def _lilicorr(fields: Fields, architectures: tuple[str, ...], hidden_size: int) -> LiLiCorrConfig | None:
-    """Return the shape of a LiLiCorr head; no field has a default, because a guess would score another function."""
-    if not any(name in LILICORR for name in (*architectures, fields.get("projector_type", as_text, ""))):
-        return None
-    width = fields.need("lilicorr_hidden_size", as_count) or hidden_size
-    return LiLiCorrConfig(
-        top_k=fields.need("lilicorr_candidate_topk", as_count),
-        hidden_size=width,
-        layers=fields.need("lilicorr_num_layers", as_layer_count),
-        heads=fields.need("lilicorr_num_heads", as_count),
-        mlp_size=max(int(width * fields.need("lilicorr_mlp_ratio", as_number)), 0),
-        factor_dim=fields.need("lilicorr_factor_dim", as_count),
-        vector_eps=fields.need("lilicorr_vector_eps", as_number),
-        scale=fields.need("lilicorr_logit_scale", as_number),
-    )
 
 
 def _scales_and_heads(fields: Fields) -> dict[str, Any]:

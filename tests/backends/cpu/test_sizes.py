@@ -69,8 +69,10 @@ def test_unsupported_pairs_are_refused(tmp_path: Path, tiny_pair: Path) -> None:
     with pytest.raises(ModelError, match=r"heads of 48 .*use `--backend llama.cpp`"):
         CpuSizes(odd, None)
     target = tiny_pair / "target.gguf"
-    config = config_of("LiLiCorr", vocabulary_of(target))
-    with pytest.raises(ModelError, match=r"does not run drafters with a LiLiCorr head; use `--backend llama\.cpp`"):
+    config = config_of("DFlash 2", vocabulary_of(target), conv_group=8)
+    with pytest.raises(
+        ModelError, match=r"drafters with convolutions of groups of 8 channels .*; use `--backend llama\.cpp`"
+    ):
         CpuSizes(target, write_zlab(tmp_path, config, random_weights(config)))
     with pytest.raises(ModelError, match="architecture 'qwen3' is not a DFlash drafter"):
         CpuSizes(tiny_pair / "target.gguf", tiny_pair / "target.gguf")

@@ -20,7 +20,7 @@ from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET
 from tests.backends.cuda.repack.test_planes import write_gguf
 from tests.security.gguf_mutations import build, parse
 from tests.support.cuda_pairs import load_on_cpu
-from tests.support.random_drafters import HEAD, config_of
+from tests.support.random_drafters import config_of
 
 RESERVED = 1 << 30  # bytes that the patched torch reports as held
 EMBEDDED = Path(__file__).parents[3] / "localdflash" / "models" / "embedded"
@@ -107,7 +107,6 @@ def test_unsupported_quantization_is_refused(tmp_path: Path) -> None:
         ({"block_size": 17}, "blocks of 17 tokens, more than 16"),
         ({"selector_top_k": 17}, "17 candidates per draft token, more than 16"),
         ({"taps": (1, 3, 1)}, "a duplicate tap"),
-        ({"lilicorr": HEAD}, "a LiLiCorr head"),
     ],
 )
 def test_too_large_drafter_is_refused(changes: dict[str, Any], what: str) -> None:

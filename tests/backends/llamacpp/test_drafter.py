@@ -59,7 +59,7 @@ def test_biases_in_attention_are_refused(target: LlamaCppTarget, tiny_pair: Path
         LlamaCppDFlashDrafter(path, target, threads=1)
 
 
-@pytest.mark.parametrize("variant", ["full", "DSpark with confidence", "DFlash 2", "LiLiCorr"])
+@pytest.mark.parametrize("variant", ["full", "DSpark with confidence", "DFlash 2"])
 def test_memory_of_a_drafter_in_torch_is_planned(variant: str, tiny_pair: Path, tmp_path: Path) -> None:
     reference = load_decoder(tiny_pair / "target.gguf")
     config = config_of(variant, reference.config.vocab_size)

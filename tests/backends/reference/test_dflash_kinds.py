@@ -1,4 +1,4 @@
-"""DFlash, DSpark, DFlash 2 and LiLiCorr of every configuration, in every format, against an oracle in float64."""
+"""DFlash, DSpark and DFlash 2 of every configuration, in every format, against an oracle in float64."""
 
 import shutil
 from dataclasses import replace
@@ -20,7 +20,6 @@ from localdflash.models.shapes.dflash_file import config_of_gguf
 from localdflash.models.weights.gguf import read_header
 from tests.support.dflash_oracle import Oracle
 from tests.support.random_drafters import (
-    LILICORR,
     VARIANTS,
     YARN,
     Weights,
@@ -58,48 +57,6 @@ def test_proposes_what_the_oracle_does_from_every_format(variant: str, tiny_pair
         check(write_zlab(tmp_path, config, weights), config, weights, tiny_pair)
     if variant in ("full", "reduced vocabulary", "DSpark with confidence", "DFlash 2"):
         check(write_speculators(tmp_path, config, weights), config, weights, tiny_pair)
-
-
-@pytest.mark.parametrize("variant", LILICORR)
-def test_lilicorr_proposes_what_the_oracle_does(variant: str, tiny_pair: Path, tmp_path: Path) -> None:
-    config = config_of(variant, vocabulary_of(tiny_pair / "target.gguf"))
-    weights = random_weights(config)
-    check(write_zlab(tmp_path, config, weights), config, weights, tiny_pair)
-
-
-NEWER = {".mlp.0.": ".mlp.up_proj.", ".mlp.2.": ".mlp.down_proj.", "feature_mlp.0.": "feature_norm."}
-NEWER |= {"feature_mlp.1.": "feature_mlp.up_proj.", "feature_mlp.3.": "feature_mlp.down_proj."}
-
-
-def test_newer_names_of_lilicorr(tiny_pair: Path, tmp_path: Path) -> None:
-    config = config_of("LiLiCorr", vocabulary_of(tiny_pair / "target.gguf"))
-    weights = random_weights(config)
-    heads = {name: value for name, value in weights.items() if name.startswith("lilicorr.")}
-    for first, newer in NEWER.items():
-        heads = {name.replace(first, newer): value for name, value in heads.items()}
-    heads["lilicorr.slot_embedding"] = heads["lilicorr.slot_embedding"][0]
-    named = {name: value for name, value in weights.items() if not name.startswith("lilicorr.")} | heads
-    assert "lilicorr.layers.1.mlp.up_proj.bias" in named
-    check(write_zlab(tmp_path, config, named), config, weights, tiny_pair)
-
-
-def test_lilicorr_without_a_context_and_after_a_rollback(tiny_pair: Path, tmp_path: Path) -> None:
-    target = load_decoder(tiny_pair / "target.gguf")
-    config = config_of("LiLiCorr", target.config.vocab_size)
-    weights = random_weights(config)
-    model = load(write_zlab(tmp_path, config, weights))
-    embedding, head = target.embed_tokens.weight, target.lm_head.weight
-    oracle = Oracle(config, weights, embedding.double().numpy(), head.double().numpy())
-    drafter = DFlashDrafter(model, embedding, head)
-    assert list(drafter.propose(3, 7).tokens) == oracle.propose(np.zeros((0, 192)), 3)[0]
-    taps = taps_of(drafter, 20)
-    drafter.observe([7] * 20, taps)
-    drafter.rollback(12)
-    expected, state = drafter.propose(3, 7), drafter.save()
-    assert list(expected.tokens) == oracle.propose(taps[:12].astype(np.float64), 3)[0]
-    drafter.rollback(0)
-    drafter.load(state, [7] * 12)
-    assert drafter.propose(3, 7) == expected
 
 
 def test_biases_and_yarn(tiny_pair: Path, tmp_path: Path) -> None:

@@ -99,11 +99,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"drafter": DrafterSource("a/b", "d.safetensors", kind="dspark")},
         "cannot export dspark drafters to vLLM; export to llama-server",
     ),
-    (
-        "llama-server",
-        {"drafter": DrafterSource(None, "/d.safetensors", kind="lilicorr")},
-        "cannot export lilicorr drafters to llama-server; name another one with --drafter",
-    ),
     ("llama-server", {"target": TargetSource(None, "/nowhere/t.gguf")}, "/nowhere/t.gguf: no such file"),
     ("llama-server", {"target": TargetSource("a/b", "t.gguf", revision="r1")}, "cannot select revision r1"),
 ]

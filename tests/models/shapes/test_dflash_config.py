@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.base.errors import ModelError
-from localdflash.models.shapes.dflash_config import DFlashConfig, LiLiCorrConfig, check_fit
+from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
 from localdflash.models.shapes.dflash_json import REFUSED, config_of_json
 from localdflash.models.shapes.fingerprint import TrainedFor
 
@@ -146,60 +146,6 @@ def test_any_value_gives_a_configuration_or_a_refusal(name: str, value: object) 
 SECOND = {"conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 256, "selector_top_k": 16}
 
 
-# As Model Optimizer exports its published recipe; the width 0 means that of the drafter.
-LILICORR: dict[str, Any] = {
-    "projector_type": "lilicorr",
-    "lilicorr_enabled": True,
-    "lilicorr_candidate_topk": 8,
-    "lilicorr_hidden_size": 0,
-    "lilicorr_num_layers": 2,
-    "lilicorr_num_heads": 8,
-    "lilicorr_mlp_ratio": 2.0,
-    "lilicorr_factor_dim": 1024,
-    "lilicorr_vector_eps": 1e-4,
-    "lilicorr_logit_scale": 8.0,
-}
-
-
-def test_lilicorr() -> None:
-    head = LiLiCorrConfig(8, 64, 2, 8, 128, 1024, 1e-4, 8.0)
-    assert config(**nested(**LILICORR)).lilicorr == head
-    actual = config(**nested(**LILICORR | {"projector_type": None}), architectures=["LiLiCorrDraftModel"])
-    assert (actual.kind, actual.lilicorr, actual.drafts) == ("lilicorr", head, 15)
-    convolved = config(**nested(**LILICORR, conv_kernel_size=2, conv_group_size=16))
-    assert (convolved.kind, convolved.conv_kernel, convolved.conv_group) == ("lilicorr", 2, 16)
-
-
-@pytest.mark.parametrize("name", [name for name in LILICORR if name not in ("projector_type", "lilicorr_enabled")])
-def test_no_field_of_lilicorr_has_a_default(name: str) -> None:
-    assert refusal(JSON | nested(**LILICORR | {name: None})).endswith(f"{name} is missing")
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"lilicorr_num_heads": 7}, "invalid sizes of the LiLiCorr head (8, 64, 2, 7, 128, 1024)"),
-        ({"lilicorr_candidate_topk": 0}, "invalid sizes"),
-        ({"lilicorr_mlp_ratio": 1e30}, "invalid sizes"),
-        ({"lilicorr_mlp_ratio": -1}, "invalid sizes"),
-        ({"lilicorr_candidate_topk": 513}, "lilicorr_candidate_topk 513"),
-        ({"lilicorr_vector_eps": 0.0}, "lilicorr_vector_eps (0.0)"),
-        ({"lilicorr_logit_scale": -8.0}, "lilicorr_logit_scale (-8.0)"),
-        ({"conv_kernel_size": 2}, "invalid convolutions"),
-        ({"selector_rank": 8}, "a LiLiCorr head together with another"),
-        ({"sample_from_anchor": True}, "a LiLiCorr head with sample_from_anchor"),
-        ({"output_multiplier": 0.5}, "a LiLiCorr head with scaled embeddings or logits"),
-    ],
-)
-def test_invalid_fields_of_lilicorr_are_named(changes: dict[str, Any], named: str) -> None:
-    assert named in refusal(JSON | nested(**LILICORR | changes))
-
-
-def test_a_short_vocabulary_of_lilicorr_is_refused() -> None:
-    short = {"localdflash": {"short_vocabulary": [1, 2]}}
-    assert "a LiLiCorr head with a reduced vocabulary" in refusal(JSON | nested(**LILICORR) | short)
-
-
 def test_drafter_kinds() -> None:
     assert (config().kind, config().drafts, config().first_slot) == ("dflash", 15, 1)
     spark = config(architectures=["Qwen3DSparkModel"], markov_rank=256, enable_confidence_head=True)
@@ -219,7 +165,8 @@ def test_drafter_kinds() -> None:
         ({"rope_scaling": {"type": "linear", "factor": 2}}, "type"),
         ({"draft_vocab_size": 100}, "draft_vocab_size"),
         ({"markov_rank": 8, "markov_head_type": "rnn"}, "markov_head_type"),
-        ({"projector_type": "domino"}, "projector_type"),
+        ({"projector_type": "lilicorr"}, "projector_type"),
+        ({"architectures": ["LiLiCorrDraftModel"]}, "a LiLiCorr head"),
         ({"rope_is_neox_style": False}, "rope_is_neox_style"),
         ({"gating": "per-head"}, "gates in the attention"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),

@@ -33,7 +33,10 @@ def test_files_of_other_kinds_are_refused(architecture: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("tensor", "architecture", "said"),
-    [("lilicorr.out_head.weight", "", "a LiLiCorr head in a GGUF"), ("x", "laguna", "another network than Qwen3's")],
+    [
+        ("lilicorr.out_head.weight", "", "drafters with a LiLiCorr head"),
+        ("x", "laguna", "another network than Qwen3's"),
+    ],
 )
 def test_drafters_that_no_reader_knows_are_refused_in_one_line(
     tensor: str, architecture: str, said: str, tmp_path: Path
