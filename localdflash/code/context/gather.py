@@ -170,7 +170,8 @@ def _passages(
     edited = {diff.name for diff in diffs}
     pieces = []
     for other in others:
-        if other.name == current.name or not _is_allowed(workspace, other):
+        is_current = other.path == current.path if other.path else other.name == current.name  # the latter: its diff
+        if is_current or not _is_allowed(workspace, other):
             continue
         text, similarity = _most_similar(near, other.text)
         if similarity >= MIN_SIMILARITY:

@@ -1,5 +1,6 @@
 """Gathered context: its order, its limits, and its stability while a user types."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -94,6 +95,15 @@ def test_similar_passages_of_other_files_recently_edited_or_open(opened: Opened)
     assert "price_10" in parts[0].text
     assert parts[0].text.count("\n") < 40
     assert parts[2].text == "@@ -1,1 +1,1 @@\n-old\n+new"
+
+
+def test_a_file_of_the_same_name_in_another_folder_is_another_file(opened: Opened) -> None:
+    code = "\n".join(f"total = total + price_{number}" for number in range(30))
+    current = document(opened, code, "src/far/cost.py")
+    second = replace(current, path=opened.root / "second/src/far/cost.py")  # a name is relative to its folder
+    old_version = replace(current, path=None)
+    pieces = gather(opened.workspace, current, 15, [current, second, old_version], [], 20_000)
+    assert [(piece.kind, piece.name) for piece in pieces] == [("open", current.name)]
 
 
 def test_the_characters_are_limited_and_the_order_is_deterministic(opened: Opened) -> None:
