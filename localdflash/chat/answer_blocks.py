@@ -242,15 +242,22 @@ class _BlockReader:
         return above[-1] if above else ""
 
     def _read_search_replace(self) -> SearchReplace:
-        name = self._search_replace_name()
-        middle = self._find_line(_MIDDLE, self._at + 1)
-        end = self._find_line(_REPLACE, middle + 1)
-        if end >= len(self._lines):
-            self._at = len(self._lines)
-            return SearchReplace(name, (), (), "is cut short: the answer ends inside it")
-        search, replace = self._lines[self._at + 1 : middle], self._lines[middle + 1 : end]
+        name, start = self._search_replace_name(), self._at
+        end = self._find_line(_REPLACE, start)
         self._at = end + 1
+        if end == len(self._lines):
+            return SearchReplace(name, (), (), "is cut short: the answer ends inside it")
+        separators = self._find_separators(start, end)
+        if len(separators) != 1:
+            return SearchReplace(name, (), (), f"has {len(separators)} separators (lines of =, expected 1)")
+        search, replace = self._lines[start + 1 : separators[0]], self._lines[separators[0] + 1 : end]
         return SearchReplace(name, tuple(search), tuple(replace))
+
+    def _find_separators(self, start: int, end: int) -> list[int]:
+        """Return the lines with as many `=` as line `start` has `<`; if there are none, the lines with 5 to 9."""
+        separators = [at for at in range(start, end) if _MIDDLE.match(self._lines[at])]
+        size = self._lines[start].count("<")
+        return [at for at in separators if self._lines[at].count("=") == size] or separators
 
     def _find_line(self, mark: re.Pattern[str], at: int) -> int:
         return next((line for line in range(at, len(self._lines)) if mark.match(self._lines[line])), len(self._lines))

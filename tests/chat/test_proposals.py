@@ -130,10 +130,18 @@ def test_search_replace_in_new_emptied_and_missing_files(root: Path) -> None:
         ("<<<<<<< SEARCH\na\n=======\nb\n>>>>>>> REPLACE\n", "more than one place: lines 1 and 4"),
         ("<<<<<<< SEARCH\n=======\nb\n>>>>>>> REPLACE\n", "has no context lines"),
         ("<<<<<<< SEARCH\nb\n=======\nc\n", "cut short"),
+        ("<<<<<<< SEARCH\nb\n>>>>>>> REPLACE\n", "has 0 separators"),
+        ("<<<<<<< SEARCH\nb\n=======\nc\n=======\n>>>>>>> REPLACE\n", "has 2 separators"),
     ],
 )
 def test_ambiguous_search_replace_is_refused(root: Path, block: str, reason: str) -> None:
     assert reason in problem(root, f"twice.py\n```python\n{block}```")
+
+
+def test_heading_underline_is_no_separator(tmp_path: Path) -> None:
+    root = make_files(tmp_path / "work", {"a.md": "Title\n=====\nold\n"})
+    block = "<<<<<<< SEARCH\nTitle\n=====\nold\n=======\nTitle\n=====\nnew\n>>>>>>> REPLACE\n"
+    assert after(root, f"a.md\n{block}", "a.md") == "Title\n=====\nnew\n"
 
 
 AREA = 'def area(w, h):\n    """Never negative."""\n    return abs(w * h)\n'
