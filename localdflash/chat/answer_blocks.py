@@ -140,6 +140,7 @@ _FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*([^`]*)$")
 _SEARCH = re.compile(r"<{5,9} ?SEARCH>?\s*$")
 _MIDDLE = re.compile(r"={5,9}\s*$")
 _REPLACE = re.compile(r">{5,9} ?REPLACE\s*$")
+_BARE_REPLACE = re.compile(r">{5,9}\s*$")
 _THOUGHT_END = re.compile(r"</think>[ \t]*$", re.MULTILINE)
 
 
@@ -195,7 +196,7 @@ class _BlockReader:
     def _read_diff_or_search_replace(self, end: int) -> bool:
         """Read the diff or search/replace block that begins at this line; return False if none does."""
         if _SEARCH.match(self._lines[self._at]):
-            self._blocks.append(self._read_search_replace())
+            self._blocks.append(self._read_search_replace(end))
         elif patches.is_diff_start(self._lines, self._at):
             patch, self._at = patches.read_file_patch(self._lines, self._at, end)
             self._blocks.append(patch)
@@ -241,12 +242,18 @@ class _BlockReader:
         above = [line for line in self._lines[max(self._at - 2, 0) : self._at] if line.strip()]
         return above[-1] if above else ""
 
-    def _read_search_replace(self) -> SearchReplace:
+    def _read_search_replace(self, fence_end: int) -> SearchReplace:
+        """Read the block that begins at this line. It ends before the next block, even if its end mark is missing."""
         name, start = self._search_replace_name(), self._at
-        end = self._find_line(_REPLACE, start)
+        following = self._find_line(_SEARCH, start + 1, len(self._lines))
+        end = self._find_line(_REPLACE, start, following)
+        if end == following:  # otherwise, a line of > is part of the block's text
+            end = self._find_line(_BARE_REPLACE, start, following)
+        if end == following:
+            is_last = following == len(self._lines)  # the fence may end in the block's text, so the rest is not read
+            self._at = following if is_last else min(following, fence_end)
+            return SearchReplace(name, (), (), "is cut short: it has no line >>>>>>> REPLACE")
         self._at = end + 1
-        if end == len(self._lines):
-            return SearchReplace(name, (), (), "is cut short: the answer ends inside it")
         separators = self._find_separators(start, end)
         if len(separators) != 1:
             return SearchReplace(name, (), (), f"has {len(separators)} separators (lines of =, expected 1)")
@@ -259,8 +266,9 @@ class _BlockReader:
         size = self._lines[start].count("<")
         return [at for at in separators if self._lines[at].count("=") == size] or separators
 
-    def _find_line(self, mark: re.Pattern[str], at: int) -> int:
-        return next((line for line in range(at, len(self._lines)) if mark.match(self._lines[line])), len(self._lines))
+    def _find_line(self, mark: re.Pattern[str], start: int, end: int) -> int:
+        """Return the first line from `start` to `end` that matches, or `end` if none does."""
+        return next((at for at in range(start, end) if mark.match(self._lines[at])), end)
 
     def _search_replace_name(self) -> str:
         """Return the path in the lines above or in the fence's info string, else the previous block's path, or ""."""

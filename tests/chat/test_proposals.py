@@ -138,6 +138,26 @@ def test_ambiguous_search_replace_is_refused(root: Path, block: str, reason: str
     assert reason in problem(root, f"twice.py\n```python\n{block}```")
 
 
+@pytest.mark.parametrize(
+    ("end", "text", "reason"),
+    [
+        (">>>>>>>\n", b"# Notes\n\none\n2\nthree\n", ""),
+        ("", None, "is cut short: it has no line >>>>>>> REPLACE"),
+    ],
+)
+def test_search_replace_block_ends_before_the_next_block(root: Path, end: str, text: bytes | None, reason: str) -> None:
+    first = f"notes.md\n```\n<<<<<<< SEARCH\ntwo\n=======\n2\n{end}```\n"
+    answer = f"{first}Then the other file:\n\nsrc/box.py\n```python\n{BLOCK}```\n"
+    found = {one.path: one for one in propose(answer, root)}
+    assert (found["notes.md"].after, found["notes.md"].problem) == (text, reason)
+    assert found["src/box.py"].after == CHANGED.encode()
+
+
+def test_line_of_angle_brackets_may_be_replaced(root: Path) -> None:
+    block = "<<<<<<< SEARCH\ntwo\n=======\n>>>>>\n>>>>>>> REPLACE\n"
+    assert after(root, f"notes.md\n{block}", "notes.md") == "# Notes\n\none\n>>>>>\nthree\n"
+
+
 def test_heading_underline_is_no_separator(tmp_path: Path) -> None:
     root = make_files(tmp_path / "work", {"a.md": "Title\n=====\nold\n"})
     block = "<<<<<<< SEARCH\nTitle\n=====\nold\n=======\nTitle\n=====\nnew\n>>>>>>> REPLACE\n"
