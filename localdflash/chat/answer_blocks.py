@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 
 from localdflash.chat import patches
 from localdflash.chat.patches import FilePatch
+from localdflash.text.thoughts import CLOSING, split_thoughts
 
 _MAX_LINE_CHARACTERS = 2_000  # a longer line is not searched for a file name
 _NAMED_AS_EXTENSION = (
@@ -141,7 +142,6 @@ _SEARCH = re.compile(r"<{5,9} ?SEARCH>?\s*$")
 _MIDDLE = re.compile(r"={5,9}\s*$")
 _REPLACE = re.compile(r">{5,9} ?REPLACE\s*$")
 _BARE_REPLACE = re.compile(r">{5,9}\s*$")
-_THOUGHT_END = re.compile(r"</think>[ \t]*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +170,7 @@ AnswerBlock = Fence | SearchReplace | FilePatch
 
 def find_blocks(answer: str) -> list[AnswerBlock]:
     """Return the blocks of an answer; blocks in the model's thoughts are left out."""
-    if end := _THOUGHT_END.search(answer):
-        answer = answer[end.end() :]
-    elif answer.lstrip().startswith("<think>"):
-        return []
-    return _BlockReader(answer).read()
+    return _BlockReader(split_thoughts(answer)[1]).read()
 
 
 class _BlockReader:
@@ -190,6 +186,8 @@ class _BlockReader:
             if fence := _FENCE.match(self._lines[self._at]):
                 self._read_fence(fence)
             elif not self._read_diff_or_search_replace(len(self._lines)):
+                if self._lines[self._at].rstrip().endswith(CLOSING):  # the thoughts began in the prompt
+                    self._blocks.clear()
                 self._at += 1
         return self._blocks
 

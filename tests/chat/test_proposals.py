@@ -35,6 +35,8 @@ def root(tmp_path: Path) -> Path:
         f"`src/box.py`:\n```diff\n{HUNK}```",
         "\n".join(["1. So:", *(f"   {line}" for line in f"```diff\n{HEAD}{HUNK}```".split("\n"))]),
         f"<think>\n```diff\n{HEAD}@@ -1 +1 @@\n-x\n+y\n```\n</think>\n```diff\n{HEAD}{HUNK}```",
+        f"Maybe so:\n```diff\n{HEAD}@@ -1 +1 @@\n-x\n+y\n```\n</think>\n```diff\n{HEAD}{HUNK}```",
+        f"```diff\n{HEAD}{HUNK}```\nThe template ends like this:\n```\n<think>\n</think>\n```\n",
         f"```diff\n{HEAD}{HUNK}```".replace("\n", "\r\n"),
         f"```diff\n{HEAD}{HUNK.replace('-6,3 +6,3', '-6,9 +6,7')}```",
         f"```diff\n{HEAD}{HUNK.replace('-6,3 +6,3', '-19,3 +19,3')}```",
@@ -197,6 +199,7 @@ def test_fence_names_its_file(root: Path, naming: str) -> None:
         "```12:20:src/box.py\ndef area(w, h):\n```",
         "I looked at `src/box.py` and `notes.md`:\n```python\nprint(1)\n```",
         "```python\n# os.path\nx = 1\n```",
+        f"<think>\nMaybe so:\n```diff\n{HEAD}{HUNK}```\n",
     ],
 )
 def test_example_code_is_not_a_proposal(root: Path, answer: str) -> None:
