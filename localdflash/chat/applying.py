@@ -41,7 +41,7 @@ class ApplyResult:
 
 @dataclass(frozen=True, slots=True)
 class UndoResult:
-    """Restored files, and a line for each file that was not restored."""
+    """Restored files, and a line for each file that was not restored; neither has a file that already was as before."""
 
     restored: tuple[str, ...]
     problems: tuple[str, ...] = ()
@@ -152,21 +152,20 @@ def apply_proposals(proposals: Sequence[FileProposal], journal: Journal) -> Appl
 
 def undo_last(journal: Journal) -> UndoResult | None:
     """Restore the files of the newest set, last file first; return None if there is nothing to undo."""
-    while changes := journal.pop_newest():
-        restored: list[str] = []
-        problems: list[tuple[_FileChange, str]] = []
-        _remove_temporaries(journal.target, changes)
-        for entry in reversed(changes.files):
-            try:
-                if _restore(journal.target, entry, changes.temporary):
-                    restored.append(entry.path)
-            except UsageError as error:
-                problems.append((entry, f"{clean_name(entry.path)} {error}"))
-        changes.files = [entry for entry, _ in reversed(problems)]
-        journal.update(changes)
-        if restored or problems:  # else its files have the old content: try the set before it
-            return UndoResult(tuple(reversed(restored)), tuple(line for _, line in reversed(problems)))
-    return None
+    if not (changes := journal.pop_newest()):
+        return None
+    restored: list[str] = []
+    problems: list[tuple[_FileChange, str]] = []
+    _remove_temporaries(journal.target, changes)
+    for entry in reversed(changes.files):
+        try:
+            if _restore(journal.target, entry, changes.temporary):
+                restored.append(entry.path)
+        except UsageError as error:
+            problems.append((entry, f"{clean_name(entry.path)} {error}"))
+    changes.files = [entry for entry, _ in reversed(problems)]
+    journal.update(changes)
+    return UndoResult(tuple(reversed(restored)), tuple(line for _, line in reversed(problems)))
 
 
 def _record_change(target: WorkspaceFolder, one: FileProposal) -> _FileChange:

@@ -109,6 +109,16 @@ def test_undo_skips_files_changed_since(root: Path, folder: Path) -> None:
     assert (root / "a.txt").read_bytes() == b"1\n"
 
 
+def test_undo_does_not_continue_with_an_older_set(root: Path, folder: Path) -> None:
+    journal = Journal(root, folder)
+    _apply(root, journal, a_txt=b"2\n")
+    _apply(root, journal, c_txt=b"2\n")
+    (root / "c.txt").write_bytes(b"c\n")  # reverted by another program
+    assert undo_last(journal) == UndoResult(())
+    assert (root / "a.txt").read_bytes() == b"2\n"
+    assert undo_last(journal) == UndoResult(("a.txt",))
+
+
 def test_proposal_with_a_problem_is_not_applied(root: Path, folder: Path) -> None:
     before = contents(root)
     outcome = apply_proposals([FileProposal("a.txt", None, None, problem="fits nowhere")], Journal(root, folder))

@@ -9,6 +9,8 @@ import pytest
 
 from localdflash.chat import project
 from localdflash.chat.answerer import AnswerPiece, Done
+from localdflash.chat.applying import apply_proposals
+from localdflash.chat.proposals import FileProposal
 from tests.support.fake_answerer import NUMBERS
 from tests.tui.chat_stage import ask_and_wait, chat, command, screen_text, type_and_send, wait_until
 
@@ -60,6 +62,16 @@ async def test_change_is_applied_and_undone(folder: Path) -> None:
         assert (folder / "box.py").read_text() == BOX
         await command(pilot, "/undo")
         await wait_until(pilot, lambda: "nothing to undo" in screen_text(app))
+
+
+async def test_undo_of_a_change_that_was_reverted(folder: Path) -> None:
+    async with chat(folder=folder) as (pilot, app, _answerer):
+        apply_proposals([FileProposal("box.py", BOX.encode(), b"x = 1\n")], await app.journal())
+        (folder / "box.py").write_text(BOX)
+        await command(pilot, "/undo")
+        await wait_until(pilot, lambda: "Restore box.py" in screen_text(app))
+        await pilot.press("y")
+        await wait_until(pilot, lambda: "already as before the change" in screen_text(app))
 
 
 async def test_diff_without_changes(folder: Path) -> None:

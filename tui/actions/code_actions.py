@@ -94,6 +94,8 @@ class CodeActions(ChatAppBase):
             return
         if undone.restored:
             self.say(f"restored: {', '.join(undone.restored)}")
+        elif not undone.problems:
+            self.say(f"already as before the change: {', '.join(changed)}")
         for line in undone.problems:
             self.show_error(line)
 
