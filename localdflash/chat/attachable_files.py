@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
@@ -248,7 +249,7 @@ def format_size(count: int) -> str:
 
 def _select_lines(name: str, part: str, text: str) -> str:
     first, _, last = part.partition("-")
-    lines = text.splitlines(keepends=True)
+    lines = _split_lines(text)
     start, end = int(first), int(last or first)
     if not 1 <= start <= end:
         raise UsageError(f"{name}:{part}: expected lines as first-last, counted from 1")
@@ -267,4 +268,9 @@ def _select_definition(name: str, symbol: str, text: str) -> str:
     if not matches:
         raise UsageError(f"{name} defines no {symbol}")
     first, last = min(matches, key=lambda one: one.qualified != symbol).lines
-    return "".join(text.splitlines(keepends=True)[first : last + 1])
+    return "".join(_split_lines(text)[first : last + 1])
+
+
+def _split_lines(text: str) -> list[str]:
+    """Return the lines with their line ends."""
+    return list(StringIO(text))  # like editors and tree-sitter; str.splitlines would also split at form feeds

@@ -66,6 +66,14 @@ def test_symbols_are_found_and_read(files: AttachableFiles, write: Callable[...,
     assert found.text == "    @property\n    def add(self):\n        return 2\n"
 
 
+@pytest.mark.parametrize("separator", ["\f", "\x1c", "\x85", "\u2028"])
+def test_only_line_feeds_separate_lines(files: AttachableFiles, write: Callable[..., Path], separator: str) -> None:
+    wanted = "def wanted():\n    return 1\n"
+    write("a.py", f"# one{separator}two\n{wanted}\n\ndef other():\n    return 2\n")
+    assert files.read("a.py", "wanted").text == wanted
+    assert files.read("a.py", "2-3").text == wanted
+
+
 @pytest.mark.parametrize(
     ("part", "reason"),
     [
