@@ -278,6 +278,7 @@ class Talk:
                         self.context_tokens = prompt + tokens if prompt is not None and tokens is not None else None
                     case AnswerRestart():
                         growing.restart()
+                        growing.write_to_chat()
                         on_restart()
                 if time.monotonic() - saved > interval:
                     began = time.monotonic()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from localdflash.base.errors import ContextOverflow, StoreError, UsageError
-from localdflash.chat.answerer import AnswerPiece, Done
+from localdflash.chat.answerer import AnswerPiece, AnswerRestart, Done
 from localdflash.chat.messages import Attachment, Message
 from localdflash.chat.store import ChatStore
 from localdflash.chat.talk import Talk
@@ -57,6 +57,15 @@ async def test_answer_is_appended_and_stored() -> None:
         info = await talk.run_in_store(ChatStore.info, talk.chat_id or 0)
         assert (info.folder, info.model, info.system) == ("/home/x", "tiny", "Be brief.")
     assert notices == []
+
+
+async def test_restart_discards_the_text_in_the_chat() -> None:
+    script = AnswerPiece("Old. ", None), AnswerRestart(), AnswerPiece("New.", None), Done("stop", {})
+    async with open_talk(*script) as (talk, _answerer, _notices):
+        seen: list[str] = []
+        talk.add_user_message("why?")
+        answer = await talk.answer(ignore, lambda: seen.append(talk.messages[-1].text))
+        assert (seen, answer.text) == ([""], "New.")
 
 
 async def test_refused_question_is_stored_with_its_answer() -> None:
