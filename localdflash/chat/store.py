@@ -14,7 +14,7 @@ from localdflash.base.errors import StoreError, StoreLost, UsageError
 from localdflash.chat import chat_listing
 from localdflash.chat.chat_listing import SessionInfo
 from localdflash.chat.database import SEARCH_INDEXES, Database, encode_text
-from localdflash.chat.messages import Attachment, Message, StepRecord
+from localdflash.chat.messages import Attachment, AttachmentKind, Message, StepRecord
 
 _COLUMNS = ("created", "role", "finish", "text", "attachments", "numbers", "steps")
 _PLACEHOLDERS = "?, ?, ?, " + ", ".join(["CAST(? AS TEXT)"] * 4)
@@ -270,15 +270,20 @@ def _from_row(row: tuple[Any, ...]) -> Message:
         return Message(
             role=role,
             text=text,
-            attachments=tuple(Attachment(*one) for one in json.loads(attachments)) if attachments != "[]" else (),
+            attachments=_parse_attachments(attachments) if attachments != "[]" else (),
             finish=finish,
-            numbers=json.loads(numbers) if numbers != "{}" else {},
+            numbers=msgspec.convert(json.loads(numbers), dict[str, Any]) if numbers != "{}" else {},
             steps=_steps_of(steps) if steps != "[]" else (),
             id=number,
             created=created,
         )
     except (ValueError, TypeError) as error:
         raise StoreError(f"message {number} is damaged and cannot be read") from error
+
+
+def _parse_attachments(text: str) -> tuple[Attachment, ...]:
+    rows = msgspec.convert(json.loads(text), list[tuple[AttachmentKind, str, str]])
+    return tuple(Attachment(*row) for row in rows)
 
 
 def _json(value: object) -> bytes:

@@ -287,12 +287,22 @@ def test_damaged_search_index_is_rebuilt(db: Path) -> None:
     assert len(store.branch(session)) == 150
 
 
-def test_damaged_message_does_not_affect_other_chats(db: Path) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "steps = '[[1'",
+        "steps = '[1]'",
+        "numbers = '[]'",
+        "attachments = '{}'",
+        """attachments = '[["file", "a", 1]]'""",
+    ],
+)
+def test_damaged_message_does_not_affect_other_chats(db: Path, damage: str) -> None:
     store = open_store(db)
     good, bad, odd = chat(store, "good"), chat(store, "bad"), chat(store, "odd")
     store.close()
     connection = sqlite3.connect(db)
-    connection.execute("UPDATE messages SET steps = '[[1' WHERE session = ?", (bad,))
+    connection.execute(f"UPDATE messages SET {damage} WHERE session = ?", (bad,))
     connection.execute("UPDATE messages SET text = CAST(x'6fff64' AS TEXT) WHERE session = ?", (odd,))
     connection.commit()
     connection.close()
