@@ -39,8 +39,8 @@ def footer(message: Message) -> StyledRun | None:
 
 def _format_numbers(numbers: Mapping[str, Any]) -> list[str]:
     """Format the statistics of an answer; missing or invalid numbers are left out."""
-    tokens, rate = _number(numbers, "tokens"), _number(numbers, "tokens_per_second")
-    tau, ttft = _number(numbers, "tau"), _number(numbers, "ttft_ms")
+    tokens, rate = read_number(numbers, "tokens"), read_number(numbers, "tokens_per_second")
+    tau, ttft = read_number(numbers, "tau"), read_number(numbers, "ttft_ms")
     return [
         *([f"{tokens:.0f} token{'' if tokens == 1 else 's'}"] if tokens is not None else []),
         *([f"{rate:.0f} tok/s"] if rate else []),
@@ -49,7 +49,8 @@ def _format_numbers(numbers: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _number(numbers: Mapping[str, Any], name: str) -> float | None:
+def read_number(numbers: Mapping[str, Any], name: str) -> float | None:
+    """Return a statistic of an answer; None if it is missing or invalid."""
     value = numbers.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None

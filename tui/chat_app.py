@@ -38,6 +38,7 @@ from localdflash.tui.actions.code_actions import CodeActions
 from localdflash.tui.actions.model_actions import ModelActions
 from localdflash.tui.actions.view_actions import MIN_FRAME_ROWS, PLACEHOLDER, ViewActions
 from localdflash.tui.app_base import LATEST, ChatStart, in_background
+from localdflash.tui.captions import read_number
 from localdflash.tui.commands import COMMANDS, Command
 from localdflash.tui.highlight import lexer_for
 from localdflash.tui.prompt_field import Prompt
@@ -277,11 +278,11 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
                 stage="" if answerer.stage == "ready" else answerer.stage,
                 context_tokens=self.talk.context_tokens,
                 context_limit=info.context if info else 0,
-                rate=acceptance.rate if is_answering else numbers.get("tokens_per_second"),
+                rate=acceptance.rate if is_answering else read_number(numbers, "tokens_per_second"),
                 is_average=not is_answering,
-                tau=acceptance.tau if is_answering else numbers.get("tau"),
+                tau=acceptance.tau if is_answering else read_number(numbers, "tau"),
                 accepted=acceptance.acceptance_rate if is_answering else _acceptance_rate(numbers),
-                ttft_ms=acceptance.ttft_ms if is_answering else numbers.get("ttft_ms"),
+                ttft_ms=acceptance.ttft_ms if is_answering else read_number(numbers, "ttft_ms"),
                 drafting_on=self.talk.settings.draft,
                 has_drafter=info.has_drafter if info and answerer.is_localdflash else True,
                 busy=is_answering,
@@ -357,5 +358,5 @@ _CHAT_ACTIONS = {command.name for command in COMMANDS if command.name != "quit"}
 
 
 def _acceptance_rate(numbers: Mapping[str, Any]) -> float | None:
-    drafted, accepted = numbers.get("drafted"), numbers.get("accepted")
+    drafted, accepted = read_number(numbers, "drafted"), read_number(numbers, "accepted")
     return accepted / drafted if drafted and accepted is not None else None

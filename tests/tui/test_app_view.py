@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.segment import Segments
 
-from localdflash.chat.answerer import AnswerPiece
+from localdflash.chat.answerer import AnswerPiece, Done
 from localdflash.tui import saved_state
 from localdflash.tui.commands import COMMANDS
 from localdflash.tui.themes import DEFAULT, THEMES
@@ -22,6 +22,13 @@ async def test_drafting_can_be_turned_off() -> None:
         await wait_until(pilot, lambda: "drafting off" in screen_text(app))
         await command(pilot, "/draft on")
         assert app.talk.settings.draft
+
+
+async def test_invalid_statistics_are_left_out() -> None:
+    numbers = {"tokens_per_second": 58, "tau": "x", "drafted": "x", "accepted": [], "ttft_ms": {}}
+    async with chat(AnswerPiece("So."), Done("stop", numbers)) as (pilot, app, _answerer):
+        await ask_and_wait(pilot)
+        await wait_until(pilot, lambda: app.status_bar.line.endswith("58 tok/s avg"))
 
 
 async def test_bench_compares_drafting() -> None:
