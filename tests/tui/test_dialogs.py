@@ -13,6 +13,7 @@ from localdflash.chat.sampling_settings import SETTINGS
 from localdflash.tui.chat_app import ChatApp
 from localdflash.tui.commands import COMMANDS, parse
 from localdflash.tui.screens.compare_screen import compare_text
+from localdflash.tui.screens.dialog import TextField
 from localdflash.tui.screens.help_screen import HelpScreen, key_name
 from localdflash.tui.screens.questions import Option, QuestionDialog, RolePicker, TextDialog
 from localdflash.tui.themes import THEMES
@@ -61,6 +62,19 @@ async def test_pasted_control_characters_are_removed(lines: int) -> None:
     (text,) = app.results
     assert "title" in text
     assert all(char.isprintable() for char in text)
+
+
+async def test_long_text_can_be_undone_and_redone() -> None:
+    text = "\n".join(f"line {number}" for number in range(20))
+    async with dialog(lambda: TextDialog("Instructions", lines=8)) as (pilot, app):
+        app.post_message(events.Paste(text))
+        await pilot.pause()
+        field = app.screen.query_one(TextField)
+        assert field.text == text
+        await pilot.press("ctrl+z")
+        assert field.text == ""
+        await pilot.press("ctrl+y")
+        assert field.text == text
 
 
 ROLES = {"coder": "You write code.\nShort code.", "mine": "[b]be\x1b kind[/]\n" + "line\n" * 40}

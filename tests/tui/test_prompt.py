@@ -54,6 +54,23 @@ async def test_up_and_down_recall_messages(tmp_path: Path) -> None:
         assert seen == ["three", "two\nlines", "one", "one", "two\nlines", "three", "draft", "draft"]
 
 
+@pytest.mark.parametrize("size", [(80, 30), (20, 5)])
+async def test_long_text_can_be_undone_and_redone(tmp_path: Path, size: tuple[int, int]) -> None:
+    desk, text = Desk(tmp_path), "\n".join(f"line {number}" for number in range(12))
+    async with run_app(desk, size) as pilot:
+        desk.paste(text)
+        await pilot.press("ctrl+z")
+        assert desk.prompt.text == ""
+        await pilot.press("ctrl+shift+z")
+        assert desk.prompt.text == text
+        desk.prompt.put_all("")
+        await pilot.press("ctrl+z")
+        assert desk.prompt.text == text
+        assert desk.prompt.cursor_location == desk.prompt.document.end
+        await pilot.press("ctrl+shift+z", "ctrl+shift+z")  # the second one has nothing to redo
+        assert desk.prompt.text == ""
+
+
 CANARY = "CANARY_77aa"
 
 

@@ -10,10 +10,11 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widget import Widget
-from textual.widgets import Input, OptionList, Static, TextArea
+from textual.widgets import Input, OptionList, Static
 from textual.widgets.text_area import Edit, EditResult
 
 from localdflash.text.sanitize import sanitize
+from localdflash.tui.undoable_area import UndoableArea
 
 T = TypeVar("T")
 
@@ -120,7 +121,7 @@ class Field(Input):
         return one_line(value)
 
 
-class TextField(TextArea):
+class TextField(UndoableArea):
     """Multi-line field; control characters in pasted text are removed."""
 
     def edit(self, edit: Edit) -> EditResult:
