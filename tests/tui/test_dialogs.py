@@ -2,10 +2,12 @@
 
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from textual import events
+from textual.screen import Screen
 
 from localdflash.base.errors import UsageError
 from localdflash.chat.drafting_comparison import Comparison, ModeResult
@@ -18,7 +20,7 @@ from localdflash.tui.screens.help_screen import HelpScreen, key_name
 from localdflash.tui.screens.questions import Option, QuestionDialog, RolePicker, TextDialog
 from localdflash.tui.themes import THEMES
 from localdflash.tui.welcome import Welcome, example_questions
-from tests.tui.stage import Stage, dialog, result_of, run_app, screen_text
+from tests.tui.stage import Stage, dialog, result_of, run_app, screen_text, wait_until
 
 ODD = "[red]/tmp/[/x]\x1b[31m\u202e.py"
 BASELINE, DRAFTING = ModeResult([20.0] * 4, 512, 1.0, 120.0), ModeResult([52.5] * 4, 512, 3.914, 130.0)
@@ -41,6 +43,18 @@ def confirm(*lines: str) -> QuestionDialog:
 )
 async def test_enter_and_esc_give_the_safe_answer(keys: list[str], answer: str) -> None:
     assert await result_of(confirm, *keys, size=(40, 12)) == [answer]
+
+
+@pytest.mark.parametrize(("screen", "key", "answer"), [(confirm, "y", "y"), (lambda: RolePicker({}), "enter", "none")])
+async def test_second_key_in_one_read_is_ignored(screen: Callable[[], Screen[str]], key: str, answer: str) -> None:
+    async with dialog(screen) as (pilot, app):
+        await pilot.pause()
+        for _ in range(2):
+            app.post_message(events.Key(key, None))
+        await wait_until(pilot, lambda: bool(app.results))
+        await pilot.pause()
+        assert len(app.screen_stack) == 1
+    assert app.results == [answer]
 
 
 async def test_question_text_is_sanitised() -> None:

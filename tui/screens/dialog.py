@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import ClassVar, TypeVar
 
 from textual.app import ComposeResult
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
@@ -77,6 +78,10 @@ class Dialog(ModalScreen[T | None]):
     def body(self) -> Iterable[Widget]:
         """Return the widgets between the title and the keys."""
         raise NotImplementedError
+
+    def dismiss(self, result: T | None = None) -> AwaitComplete:
+        """Close with a result. Do nothing if the dialog is closed already, as by the first of two keys in one read."""
+        return super().dismiss(result) if self.app.screen is self else AwaitComplete()
 
     def action_close(self) -> None:
         """Close without a change."""
