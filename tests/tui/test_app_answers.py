@@ -252,6 +252,30 @@ async def test_cancelled_edit_restores_message_and_answer() -> None:
         assert app.talk.messages == messages
 
 
+async def test_edit_takes_out_one_message_only() -> None:
+    async with chat() as (pilot, app, _answerer):
+        await ask_and_wait(pilot, "one?", "two?")
+        for _ in range(2):
+            app.post_message(events.Key("up", None))
+        await wait_until(pilot, lambda: app.prompt.text == "two?")
+        await pilot.pause()
+        assert (texts(app), app.prompt.text) == (["one?", "It is."], "two?")
+        await pilot.press("escape")
+        assert (texts(app), app.prompt.text) == (["one?", "It is.", "two?", "It is."], "")
+
+
+@pytest.mark.parametrize(("key", "expected"), [("ctrl+r", "No."), ("ctrl+g", "It is.No.")])
+async def test_retry_and_continue_cancel_an_edit(key: str, expected: str) -> None:
+    async with chat() as (pilot, app, answerer):
+        await ask_and_wait(pilot, "one?", "two?")
+        answerer.script = [AnswerPiece("No.", None), Done("stop", NUMBERS)]
+        await pilot.press("up", key)
+        await wait_until(pilot, lambda: texts(app)[-1] == expected and not app.talk.is_answering)
+        assert texts(app) == ["one?", "It is.", "two?", expected]
+        assert not app.is_editing
+        assert app.prompt.text == ""
+
+
 async def test_invalid_home_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("LOCALDFLASH_HOME", str(tmp_path / "file" / "home"))

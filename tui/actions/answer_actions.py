@@ -278,6 +278,7 @@ class AnswerActions(ChatAppBase):
     @in_background
     async def _ask_again(self, *, keep_question: bool) -> None:
         await self.talk.stop_and_wait()
+        self.cancel_edit()
         talk, before, dropped = self.talk, list(self.talk.messages), self.talk.dropped
         if keep_question:
             talk.remove_answer()
@@ -321,6 +322,7 @@ class AnswerActions(ChatAppBase):
         """Continue an answer that was cut off."""
         if self.talk.is_answering:
             return
+        self.cancel_edit()
         if not self._ends_with_answer():
             self.show_error("this chat has no answer to continue")
             return
