@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import pytest
 from textual import events
@@ -186,6 +186,29 @@ async def test_rejected_summary_returns_the_question(how: str) -> None:
         await wait_until(pilot, lambda: f"{expected[how]}; your message is back in the prompt" in screen_text(app))
         assert len(texts(app)) == 4
         assert (app.talk.summary, app.talk.dropped, app.chats_loading) == ("", 0, 0)
+
+
+async def test_message_sent_while_the_context_is_measured_is_queued() -> None:
+    async with chat() as (pilot, app, answerer):
+        await ask_and_wait(pilot, "one?", "two?")
+        is_measured, count = asyncio.Event(), answerer.count
+
+        async def count_later(*messages: Any, **options: Any) -> int | None:
+            await is_measured.wait()
+            return cast("int | None", await count(*messages, **options))
+
+        answerer.count, answerer.script = count_later, [ContextOverflow("the prompt has 1100 tokens")]
+        answerer.tokens = 200
+        await type_and_send(pilot, "three?")
+        await wait_until(pilot, lambda: not app.talk.is_answering)
+        await type_and_send(pilot, "four?")
+        assert [text for text, _ in app.queued] == ["four?"]
+        is_measured.set()
+        await wait_until(pilot, lambda: app.is_covered)
+        answerer.script = list(ANSWER)
+        await pilot.press("y")
+        await wait_until(pilot, lambda: len(texts(app)) == 8 and not app.talk.is_answering)
+        assert texts(app)[4:] == ["three?", "It is.", "four?", "It is."]
 
 
 async def test_keys_typed_before_a_dialog_go_to_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,7 +119,11 @@ class AnswerActions(ChatAppBase):
             answer = await self.talk.answer(self.transcript.feed, self._restart_answer, continue_last=continue_last)
         except ContextOverflow as error:
             self._restore_chat()
-            await self._offer_to_drop_messages(error, continue_last, undo)
+            self.chats_loading += 1
+            try:
+                await self._offer_to_drop_messages(error, continue_last, undo)
+            finally:
+                self.chats_loading -= 1
             return
         except LocaldflashError as error:
             hint = "Ctrl+R retries" + (", Ctrl+G continues" if self._ends_with_answer() else "")
@@ -223,7 +227,6 @@ class AnswerActions(ChatAppBase):
         from localdflash.tui.screens.questions import TextDialog
 
         talk, system, settings = self.talk, self.talk.system_prompt, self.talk.settings
-        self.chats_loading += 1  # messages sent meanwhile are queued
         self.say("the model writes a summary; Esc cancels it")
         try:
             info = await talk.answerer.ready()
@@ -233,8 +236,6 @@ class AnswerActions(ChatAppBase):
             text = await self.run_until_esc(summarise(talk.answerer, oldest, system=system, settings=settings))
         except LocaldflashError as error:
             return str(error)
-        finally:
-            self.chats_loading -= 1
         if text is None:
             return "not sent"
         title = f"Sent instead of the oldest {talk.dropped + fit.dropped} messages"
