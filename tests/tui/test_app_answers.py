@@ -106,6 +106,15 @@ async def test_message_sent_during_an_answer_is_queued() -> None:
         assert texts(app) == ["why?", "It "]
 
 
+async def test_two_messages_in_one_read_are_answered_separately() -> None:
+    async with chat() as (pilot, app, _answerer):
+        await wait_until(pilot, lambda: not app.chats_loading)
+        for key in ("a", "enter", "b", "enter"):
+            app.post_message(events.Key(key, key if len(key) == 1 else None))
+        await wait_until(pilot, lambda: len(texts(app)) == 4 and not app.talk.is_answering)
+        assert texts(app) == ["a", "It is.", "b", "It is."]
+
+
 @pytest.mark.parametrize(
     "end", [EngineDisconnect("the daemon stopped"), Done("gone", {}, EngineDisconnect("the daemon stopped"))]
 )

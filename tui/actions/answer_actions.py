@@ -39,6 +39,7 @@ class AnswerActions(ChatAppBase):
     """Mixin with the commands that send messages and stop, retry, edit and continue answers."""
 
     _edit_undo: _Undo | None = None
+    _is_starting = False  # whether an answer was requested, and its worker has not begun
     _read_ahead_worker: Worker[None] | None = None
     _prefilled = ""  # text of the last prefill
     _shell_worker: Worker[None] | None = None
@@ -89,10 +90,10 @@ class AnswerActions(ChatAppBase):
         """Send a message, or queue it while an answer is generated."""
         if self._read_ahead_worker and not text.startswith(self._prefilled):
             self._read_ahead_worker.cancel()  # the answer must not wait for the prefill of another text
-        if self.talk.is_answering or self.chats_loading:
+        if is_answering := self.talk.is_answering or self._is_starting:
+            self.say("your message is sent when this answer is done; Esc stops the answer")
+        if is_answering or self.chats_loading:
             self.queued.append((text, attachments))
-            if self.talk.is_answering:
-                self.say("your message is sent when this answer is done; Esc stops the answer")
             return
         undo = self._edit_undo if self.is_editing else None
         self.add(self.talk.add_user_message(text, attachments))
@@ -103,12 +104,17 @@ class AnswerActions(ChatAppBase):
         self.query_one("#welcome").display = False
         self.transcript.add(message)
 
-    @in_background
-    async def begin_answer(self, *, continue_last: bool = False, undo: _Undo | None = None) -> None:
+    def begin_answer(self, *, continue_last: bool = False, undo: _Undo | None = None) -> None:
         """Generate an answer to the last message, or continue the last answer (`continue_last`).
 
         `undo`: state to restore if a retry or an edit fails before any text was received.
         """
+        self._is_starting = True
+        self._answer(continue_last, undo)
+
+    @in_background
+    async def _answer(self, continue_last: bool, undo: _Undo | None) -> None:
+        self._is_starting = False
         if self.talk.is_answering:
             return
         self.errors.clear()
