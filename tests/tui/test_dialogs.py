@@ -14,6 +14,7 @@ from localdflash.chat.drafting_comparison import Comparison, ModeResult
 from localdflash.chat.sampling_settings import SETTINGS
 from localdflash.tui.chat_app import ChatApp
 from localdflash.tui.commands import COMMANDS, parse
+from localdflash.tui.pastes import PasteParser
 from localdflash.tui.screens.compare_screen import compare_text
 from localdflash.tui.screens.dialog import TextField
 from localdflash.tui.screens.help_screen import HelpScreen, key_name
@@ -76,6 +77,14 @@ async def test_pasted_control_characters_are_removed(lines: int) -> None:
     (text,) = app.results
     assert "title" in text
     assert all(char.isprintable() for char in text)
+
+
+async def test_lines_of_a_paste_are_kept() -> None:
+    (paste,) = PasteParser().feed("\x1b[200~one\rtwo\r\x1b[201~")
+    async with dialog(lambda: TextDialog("Instructions", lines=8)) as (pilot, app):
+        app.post_message(paste)
+        await pilot.press("ctrl+s")
+    assert app.results == ["one\ntwo\n"]
 
 
 async def test_long_text_can_be_undone_and_redone() -> None:
