@@ -14,7 +14,7 @@ from localdflash.chat.drafting_comparison import Comparison, ModeResult
 from localdflash.chat.sampling_settings import SETTINGS
 from localdflash.tui.chat_app import ChatApp
 from localdflash.tui.commands import COMMANDS, parse
-from localdflash.tui.pastes import PasteParser
+from localdflash.tui.pastes import Paste, PasteParser
 from localdflash.tui.screens.compare_screen import compare_text
 from localdflash.tui.screens.dialog import TextField
 from localdflash.tui.screens.help_screen import HelpScreen, key_name
@@ -85,6 +85,14 @@ async def test_lines_of_a_paste_are_kept() -> None:
         app.post_message(paste)
         await pilot.press("ctrl+s")
     assert app.results == ["one\ntwo\n"]
+
+
+async def test_huge_paste_is_refused() -> None:
+    async with dialog(lambda: TextDialog("Instructions", lines=8)) as (pilot, app):
+        app.post_message(Paste("x" * 10, 10_000_000))
+        await wait_until(pilot, lambda: "paste too large (9.5 MB, at most 977 KB)" in screen_text(app))
+        await pilot.press("ctrl+s")
+    assert app.results == [""]
 
 
 async def test_long_text_can_be_undone_and_redone() -> None:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable
 from typing import ClassVar, TypeVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
@@ -14,7 +15,9 @@ from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.text_area import Edit, EditResult
 
+from localdflash.chat.attachable_files import format_size
 from localdflash.text.sanitize import sanitize
+from localdflash.tui.pastes import MAX_PASTE_CHARS, Paste
 from localdflash.tui.undoable_area import UndoableArea
 
 T = TypeVar("T")
@@ -133,6 +136,13 @@ class TextField(UndoableArea):
         """Sanitise the inserted text."""
         edit.text = sanitize(edit.text)
         return super().edit(edit)
+
+    def on_paste(self, event: events.Paste) -> None:
+        """Refuse a paste of which only the beginning was read."""
+        if isinstance(event, Paste) and event.length > MAX_PASTE_CHARS:
+            event.prevent_default()
+            limit, size = format_size(MAX_PASTE_CHARS), format_size(event.length)
+            self.notify(f"paste too large ({size}, at most {limit})", markup=False)
 
 
 class ChoiceList(OptionList):
