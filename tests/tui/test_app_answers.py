@@ -296,6 +296,19 @@ async def test_edit_takes_out_one_message_only() -> None:
         assert (texts(app), app.prompt.text) == (["one?", "It is.", "two?", "It is."], "")
 
 
+@pytest.mark.parametrize("key", ["e", "r"])
+async def test_earlier_message_is_not_edited_or_retried(key: str) -> None:
+    async with chat() as (pilot, app, answerer):
+        await ask_and_wait(pilot, "one?", "two?")
+        app.transcript.focus()
+        await pilot.press("k", "k", "k", key)
+        await wait_until(pilot, lambda: "message 2: only the last message can be edited or" in screen_text(app))
+        assert (len(texts(app)), len(answerer.requests), app.prompt.text) == (4, 2, "")
+        answerer.script = [AnswerPiece("No.", None), Done("stop", NUMBERS)]
+        await pilot.press("j", key)  # the last question
+        await wait_until(pilot, lambda: app.prompt.text == "two?" if key == "e" else texts(app)[-1] == "No.")
+
+
 @pytest.mark.parametrize(("key", "expected"), [("ctrl+r", "No."), ("ctrl+g", "It is.No.")])
 async def test_retry_and_continue_cancel_an_edit(key: str, expected: str) -> None:
     async with chat() as (pilot, app, answerer):

@@ -151,8 +151,11 @@ class ChatActions(ChatAppBase):
     @on(Transcript.ActionRequest)
     def _run_requested(self, event: Transcript.ActionRequest) -> None:
         """Run the action of a key pressed on a message."""
-        match event.action:
-            case "fork":
-                self.action_fork(str(event.index + 1))
-            case "retry" | "edit":
-                self.run_worker(self.run_action(event.action))
+        number = event.index + 1
+        if event.action == "fork":
+            self.action_fork(str(number))
+        elif any(message.role == "user" for message in self.talk.messages[number:]):
+            self.transcript.expect_note()
+            self.show_error(f"message {number}: only the last message can be edited or retried; f forks the chat there")
+        else:
+            self.run_worker(self.run_action(event.action))
