@@ -80,7 +80,6 @@ class ChatActions(ChatAppBase):
     @in_background
     async def action_fork(self, number: str = "") -> None:
         """Start a new chat that continues from message N."""
-        await self.talk.stop_and_wait()
         if number and not (number.isdecimal() and number.isascii()):
             raise UsageError(f"expected the number of a message, got {printable(number[:40])!r}")
         async with self.loading_chat():
@@ -128,7 +127,8 @@ class ChatActions(ChatAppBase):
     @in_background
     async def action_delete(self) -> None:
         """Delete this chat."""
-        await self.talk.stop_and_wait()
+        if self.talk.chat_id is None:
+            await self.talk.stop_and_wait()  # stores the chat, if its first answer has begun
         if self.talk.chat_id is None:
             self.action_new()
             return
