@@ -122,6 +122,17 @@ async def test_attach_and_detach(folder: Path) -> None:
         assert "box.py" not in screen_text(desk)
 
 
+async def test_file_whose_path_begins_with_an_at_sign_is_attached(folder: Path) -> None:
+    (folder / "@types").mkdir()
+    (folder / "@types" / "x.d.ts").write_text("declare const x: 1;\ndeclare const y: 2;\n")
+    desk = Desk(folder)
+    async with run_app(desk) as pilot:
+        for path in ("@types/x.d.ts", "@types/x.d.ts:1", "@@types/x.d.ts:2"):
+            desk.prompt.attach(path)
+        await wait_until(pilot, lambda: len(desk.chips) + len(desk.refused) == 3)
+        assert set(desk.chips) == {"@types/x.d.ts", "@types/x.d.ts:1", "@types/x.d.ts:2"}
+
+
 async def test_put_back_restores_text_and_attachments(folder: Path) -> None:
     desk = Desk(folder)
     attachments = (
