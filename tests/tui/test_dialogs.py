@@ -38,6 +38,7 @@ def confirm(*lines: str) -> QuestionDialog:
         (["enter"], ""),
         (["escape"], ""),
         (["y"], "y"),
+        (["Y"], "y"),
         (["tab", "enter"], "y"),
         (["tab", "tab", "enter"], ""),
     ],
