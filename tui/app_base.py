@@ -82,7 +82,7 @@ class ChatAppBase(App[int]):
         self.history = History(history_file() if start.chats else None, self.say_from_thread)
         self.queued: list[tuple[str, Sequence[Attachment]]] = []  # messages to send later, oldest first
         self.errors: list[str] = []  # error messages since the last answer began
-        self.chats_loading = 0  # number of chats being loaded
+        self.chats_loading = 0  # number of chats being loaded or shortened; messages sent meanwhile are queued
         self.cancellable_task: asyncio.Task[Any] | None = None
 
     def say(self, line: str) -> None:

@@ -354,7 +354,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
             self.transcript.scroll_page_down(animate=False)
 
 
-_CHAT_ACTIONS = {command.name for command in COMMANDS if command.name != "quit"} | {"scroll_chat"}
+_CHAT_ACTIONS = {one.name for one in COMMANDS if one.name != "quit"} | {"scroll_chat", "command_palette"}
 
 
 def _acceptance_rate(numbers: Mapping[str, Any]) -> float | None:

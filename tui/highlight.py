@@ -93,15 +93,17 @@ def lexer_for(language: str) -> "Lexer | None":
 
 def highlight_line(language: str, text: str, state: LexerState = START) -> tuple[tuple[StyledRun, ...], LexerState]:
     """Return the runs of a line, from the lexer state before it, and the state after it."""
+    text = sanitize(text)
+    if len(text) > MAX_HIGHLIGHTED_CHARS:  # not cached: each version of a growing line would be kept
+        return tuple(_runs([("", text)])), state
     return _highlight_line(language if is_ready(language) else "", text, state)
 
 
 @lru_cache(4096)
 def _highlight_line(language: str, text: str, state: LexerState) -> tuple[tuple[StyledRun, ...], LexerState]:
-    text = sanitize(text)
     lexer = _lexers.get(language)
     pieces = [("", text)]
-    if lexer and len(text) <= MAX_HIGHLIGHTED_CHARS:
+    if lexer:
         with suppress(Exception):  # an error in the lexer library
             pieces, state = _pieces(lexer, text, state)
     return tuple(_runs(pieces)), state

@@ -45,11 +45,18 @@ def link_target(url: str) -> str:
     return url if _CLICKABLE.fullmatch(url) and sanitize(url) == url else ""
 
 
-@lru_cache(1024)
 def inline(content: str, style: str = "") -> tuple[StyledRun, ...]:
-    """Return the runs of a block's text; `style` is added to each. A line feed in a run is a hard break."""
+    """Return the runs of a block's text; `style` is added to each. A line feed in a run is a hard break.
+
+    Long text is not cached: each version of a growing text would be kept.
+    """
     if len(content) > MAX_MARKUP_CHARS or content.count("[") > MAX_BRACKETS:
         return (StyledRun("\n".join(clean(line.lstrip(" \t")) for line in content.split("\n")), style),)
+    return _parse(content, style)
+
+
+@lru_cache(1024)
+def _parse(content: str, style: str) -> tuple[StyledRun, ...]:
     tokens: list[Token] = []
     markdown = _markdown()
     markdown.inline.parse(content, markdown, {}, tokens)

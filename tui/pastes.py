@@ -42,7 +42,7 @@ class Paste(events.Paste):
     """A paste. `raw` is its text, cut after MAX_PASTE_CHARS + 1 characters; `length` is the length before the cut."""
 
     def __init__(self, raw: str, length: int) -> None:
-        super().__init__(sanitize(raw))
+        super().__init__(sanitize(_OTHER_LINE_ENDS.sub("\n", raw)))
         self.raw, self.length = raw, length
 
 

@@ -104,7 +104,7 @@ class Prompt(SuggestingArea):
         if not path.strip():
             self.post_message(self.Notice("name a file: /attach PATH"))
             return
-        self.run_worker(self._attach_file(path.strip().removeprefix("@").strip('"')), group="attach")
+        self.run_worker(self._attach_file(path.strip()), group="attach")
 
     def attach_output(self, output: Attachment) -> None:
         """Attach a program's output."""
@@ -213,13 +213,20 @@ class Prompt(SuggestingArea):
         self._history.add(text)
         self.post_message(self.Submitted(text, tuple(attachments)))
 
-    async def _attach_file(self, path: str) -> None:
+    async def _attach_file(self, name: str) -> None:
         try:
-            attachment = await asyncio.to_thread(lambda: self.files.read(*split_name(path, self.files.exists)))
+            attachment = await asyncio.to_thread(self._read_file, name)
         except UsageError as error:
             self.post_message(self.Notice(str(error)))
             return
         self._chips.add(attachment)
+
+    def _read_file(self, name: str) -> Attachment:
+        """Read a file by its path, which may begin with `@`, or by its mention."""
+        path, part = split_name(name, self.files.exists)
+        if not self.files.exists(path):
+            path, part = split_name(name.removeprefix("@").strip('"'), self.files.exists)
+        return self.files.read(path, part)
 
     def on_paste(self, event: events.Paste) -> None:
         """Insert, attach or refuse what the terminal pastes."""

@@ -21,6 +21,7 @@ from localdflash.tui.suggestions import (
     completion_context,
     file_suggestion,
 )
+from localdflash.tui.undoable_area import UndoableArea
 
 _APP_KEYS = {key for command in commands.COMMANDS for key in command.keys} | {"pageup", "pagedown"}
 
@@ -37,7 +38,7 @@ def _bindings() -> Iterable[Binding]:
 ACTION_BY_KEY = {key: binding.action for binding in _bindings() for key in binding.key.split(",")}
 
 
-class SuggestingArea(TextArea, inherit_bindings=False):
+class SuggestingArea(UndoableArea, inherit_bindings=False):
     """Text area with suggestions for commands, arguments and files."""
 
     BINDINGS: ClassVar[list[BindingType]] = list(_bindings())

@@ -187,10 +187,14 @@ class Talk:
         return branch is not None
 
     async def fork(self, number: int | None) -> None:
-        """Continue in a new chat with the stored messages up to and including `number` (from 1); None means all."""
-        await self.save()
+        """Continue in a new chat with the messages up to and including `number` (from 1); None means all.
+
+        The answer in progress is stopped, unless the number is wrong.
+        """
         if number is not None and not 1 <= number <= len(self.messages):
             raise UsageError(f"there is no message {number}: this chat has {len(self.messages)}")
+        await self.stop_and_wait()
+        await self.save()
         stored = [message.id for message in self.messages[:number] if message.id]
         chat_id = self.chat_id
         if chat_id is None or not stored:

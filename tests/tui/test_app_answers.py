@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import pytest
 from textual import events
@@ -106,6 +106,15 @@ async def test_message_sent_during_an_answer_is_queued() -> None:
         assert texts(app) == ["why?", "It "]
 
 
+async def test_two_messages_in_one_read_are_answered_separately() -> None:
+    async with chat() as (pilot, app, _answerer):
+        await wait_until(pilot, lambda: not app.chats_loading)
+        for key in ("a", "enter", "b", "enter"):
+            app.post_message(events.Key(key, key if len(key) == 1 else None))
+        await wait_until(pilot, lambda: len(texts(app)) == 4 and not app.talk.is_answering)
+        assert texts(app) == ["a", "It is.", "b", "It is."]
+
+
 @pytest.mark.parametrize(
     "end", [EngineDisconnect("the daemon stopped"), Done("gone", {}, EngineDisconnect("the daemon stopped"))]
 )
@@ -188,6 +197,29 @@ async def test_rejected_summary_returns_the_question(how: str) -> None:
         assert (app.talk.summary, app.talk.dropped, app.chats_loading) == ("", 0, 0)
 
 
+async def test_message_sent_while_the_context_is_measured_is_queued() -> None:
+    async with chat() as (pilot, app, answerer):
+        await ask_and_wait(pilot, "one?", "two?")
+        is_measured, count = asyncio.Event(), answerer.count
+
+        async def count_later(*messages: Any, **options: Any) -> int | None:
+            await is_measured.wait()
+            return cast("int | None", await count(*messages, **options))
+
+        answerer.count, answerer.script = count_later, [ContextOverflow("the prompt has 1100 tokens")]
+        answerer.tokens = 200
+        await type_and_send(pilot, "three?")
+        await wait_until(pilot, lambda: not app.talk.is_answering)
+        await type_and_send(pilot, "four?")
+        assert [text for text, _ in app.queued] == ["four?"]
+        is_measured.set()
+        await wait_until(pilot, lambda: app.is_covered)
+        answerer.script = list(ANSWER)
+        await pilot.press("y")
+        await wait_until(pilot, lambda: len(texts(app)) == 8 and not app.talk.is_answering)
+        assert texts(app)[4:] == ["three?", "It is.", "four?", "It is."]
+
+
 async def test_keys_typed_before_a_dialog_go_to_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(dialog, "QUIET_SECONDS", 0.5)
@@ -250,6 +282,43 @@ async def test_cancelled_edit_restores_message_and_answer() -> None:
         assert "It is." in screen_text(app)
         await pilot.press("escape")
         assert app.talk.messages == messages
+
+
+async def test_edit_takes_out_one_message_only() -> None:
+    async with chat() as (pilot, app, _answerer):
+        await ask_and_wait(pilot, "one?", "two?")
+        for _ in range(2):
+            app.post_message(events.Key("up", None))
+        await wait_until(pilot, lambda: app.prompt.text == "two?")
+        await pilot.pause()
+        assert (texts(app), app.prompt.text) == (["one?", "It is."], "two?")
+        await pilot.press("escape")
+        assert (texts(app), app.prompt.text) == (["one?", "It is.", "two?", "It is."], "")
+
+
+@pytest.mark.parametrize("key", ["e", "r"])
+async def test_earlier_message_is_not_edited_or_retried(key: str) -> None:
+    async with chat() as (pilot, app, answerer):
+        await ask_and_wait(pilot, "one?", "two?")
+        app.transcript.focus()
+        await pilot.press("k", "k", "k", key)
+        await wait_until(pilot, lambda: "message 2: only the last message can be edited or" in screen_text(app))
+        assert (len(texts(app)), len(answerer.requests), app.prompt.text) == (4, 2, "")
+        answerer.script = [AnswerPiece("No.", None), Done("stop", NUMBERS)]
+        await pilot.press("j", key)  # the last question
+        await wait_until(pilot, lambda: app.prompt.text == "two?" if key == "e" else texts(app)[-1] == "No.")
+
+
+@pytest.mark.parametrize(("key", "expected"), [("ctrl+r", "No."), ("ctrl+g", "It is.No.")])
+async def test_retry_and_continue_cancel_an_edit(key: str, expected: str) -> None:
+    async with chat() as (pilot, app, answerer):
+        await ask_and_wait(pilot, "one?", "two?")
+        answerer.script = [AnswerPiece("No.", None), Done("stop", NUMBERS)]
+        await pilot.press("up", key)
+        await wait_until(pilot, lambda: texts(app)[-1] == expected and not app.talk.is_answering)
+        assert texts(app) == ["one?", "It is.", "two?", expected]
+        assert not app.is_editing
+        assert app.prompt.text == ""
 
 
 async def test_invalid_home_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

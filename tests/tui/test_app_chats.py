@@ -8,10 +8,12 @@ import pytest
 from textual.pilot import Pilot
 
 from localdflash.base.errors import StoreError
+from localdflash.chat.answerer import AnswerPiece
 from localdflash.chat.store import ChatStore
 from localdflash.tui.app_base import LATEST
 from localdflash.tui.chat_app import ChatApp
-from tests.tui.chat_stage import ask_and_wait, chat, command, screen_text, texts, wait_until
+from tests.support.fake_answerer import STEP
+from tests.tui.chat_stage import ask_and_wait, chat, command, screen_text, texts, type_and_send, wait_until
 
 
 async def two_chats(pilot: Pilot[Any], app: ChatApp) -> None:
@@ -66,6 +68,47 @@ async def test_fork() -> None:
         app.transcript.focus()
         await pilot.press("k", "f")
         await wait_until(pilot, lambda: "new chat that continues" in screen_text(app))
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [("/fork x", "expected the number"), ("/fork 99", "there is no message 99"), ("/delete", "cannot be brought back")],
+)
+async def test_refused_or_cancelled_command_does_not_stop_the_answer(line: str, shown: str) -> None:
+    async with chat() as (pilot, app, answerer):
+        await ask_and_wait(pilot)
+        answerer.script = [AnswerPiece("It ", STEP), None]
+        await type_and_send(pilot, "and then?")
+        await answerer.waits.wait()
+        for text in ("one", "two", line):
+            app.prompt.put_all(text)
+            await pilot.press("enter")
+        await wait_until(pilot, lambda: shown in screen_text(app))
+        if app.is_covered:
+            await pilot.press("escape")
+            await wait_until(pilot, lambda: not app.is_covered)
+        await pilot.pause()
+        assert app.talk.is_answering
+        assert [text for text, _ in app.queued] == ["one", "two"]
+
+
+async def test_fork_and_delete_stop_the_answer() -> None:
+    async with chat(AnswerPiece("It ", STEP), None) as (pilot, app, answerer):
+        await type_and_send(pilot, "why?")
+        await answerer.waits.wait()
+        app.action_fork()
+        await wait_until(pilot, lambda: "new chat that continues" in screen_text(app))
+        assert texts(app) == ["why?", "It "]
+        assert not app.talk.is_answering
+        answerer.waits.clear()
+        await pilot.press("ctrl+r")
+        await answerer.waits.wait()
+        app.action_delete()
+        await wait_until(pilot, lambda: "cannot be brought back" in screen_text(app))
+        await pilot.press("y")
+        await wait_until(pilot, lambda: texts(app) == [])
+        assert not app.talk.is_answering
+        assert len(await app.talk.run_in_store(ChatStore.sessions)) == 1
 
 
 async def test_export(tmp_path: Path) -> None:

@@ -121,6 +121,16 @@ async def test_palette_has_every_command() -> None:
         assert app.prompt.text == "/rename "
 
 
+async def test_palette_does_not_open_over_a_dialog() -> None:
+    async with chat() as (pilot, app, _answerer):
+        await command(pilot, "/system")
+        await wait_until(pilot, lambda: app.is_covered)
+        dialog = app.screen
+        await pilot.press("ctrl+p")
+        await pilot.pause()
+        assert app.screen is dialog
+
+
 @pytest.mark.parametrize("how", ["ctrl+q", "/exit"])
 async def test_quitting_keeps_the_partial_answer(how: str) -> None:
     async with chat(AnswerPiece("It ", STEP), None) as (pilot, app, answerer):

@@ -2,22 +2,26 @@
 
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from textual import events
+from textual.screen import Screen
 
 from localdflash.base.errors import UsageError
 from localdflash.chat.drafting_comparison import Comparison, ModeResult
 from localdflash.chat.sampling_settings import SETTINGS
 from localdflash.tui.chat_app import ChatApp
 from localdflash.tui.commands import COMMANDS, parse
+from localdflash.tui.pastes import Paste, PasteParser
 from localdflash.tui.screens.compare_screen import compare_text
+from localdflash.tui.screens.dialog import TextField
 from localdflash.tui.screens.help_screen import HelpScreen, key_name
 from localdflash.tui.screens.questions import Option, QuestionDialog, RolePicker, TextDialog
 from localdflash.tui.themes import THEMES
 from localdflash.tui.welcome import Welcome, example_questions
-from tests.tui.stage import Stage, dialog, result_of, run_app, screen_text
+from tests.tui.stage import Stage, dialog, result_of, run_app, screen_text, wait_until
 
 ODD = "[red]/tmp/[/x]\x1b[31m\u202e.py"
 BASELINE, DRAFTING = ModeResult([20.0] * 4, 512, 1.0, 120.0), ModeResult([52.5] * 4, 512, 3.914, 130.0)
@@ -34,12 +38,25 @@ def confirm(*lines: str) -> QuestionDialog:
         (["enter"], ""),
         (["escape"], ""),
         (["y"], "y"),
+        (["Y"], "y"),
         (["tab", "enter"], "y"),
         (["tab", "tab", "enter"], ""),
     ],
 )
 async def test_enter_and_esc_give_the_safe_answer(keys: list[str], answer: str) -> None:
     assert await result_of(confirm, *keys, size=(40, 12)) == [answer]
+
+
+@pytest.mark.parametrize(("screen", "key", "answer"), [(confirm, "y", "y"), (lambda: RolePicker({}), "enter", "none")])
+async def test_second_key_in_one_read_is_ignored(screen: Callable[[], Screen[str]], key: str, answer: str) -> None:
+    async with dialog(screen) as (pilot, app):
+        await pilot.pause()
+        for _ in range(2):
+            app.post_message(events.Key(key, None))
+        await wait_until(pilot, lambda: bool(app.results))
+        await pilot.pause()
+        assert len(app.screen_stack) == 1
+    assert app.results == [answer]
 
 
 async def test_question_text_is_sanitised() -> None:
@@ -61,6 +78,35 @@ async def test_pasted_control_characters_are_removed(lines: int) -> None:
     (text,) = app.results
     assert "title" in text
     assert all(char.isprintable() for char in text)
+
+
+async def test_lines_of_a_paste_are_kept() -> None:
+    (paste,) = PasteParser().feed("\x1b[200~one\rtwo\r\x1b[201~")
+    async with dialog(lambda: TextDialog("Instructions", lines=8)) as (pilot, app):
+        app.post_message(paste)
+        await pilot.press("ctrl+s")
+    assert app.results == ["one\ntwo\n"]
+
+
+async def test_huge_paste_is_refused() -> None:
+    async with dialog(lambda: TextDialog("Instructions", lines=8)) as (pilot, app):
+        app.post_message(Paste("x" * 10, 10_000_000))
+        await wait_until(pilot, lambda: "paste too large (9.5 MB, at most 977 KB)" in screen_text(app))
+        await pilot.press("ctrl+s")
+    assert app.results == [""]
+
+
+async def test_long_text_can_be_undone_and_redone() -> None:
+    text = "\n".join(f"line {number}" for number in range(20))
+    async with dialog(lambda: TextDialog("Instructions", lines=8)) as (pilot, app):
+        app.post_message(events.Paste(text))
+        await pilot.pause()
+        field = app.screen.query_one(TextField)
+        assert field.text == text
+        await pilot.press("ctrl+z")
+        assert field.text == ""
+        await pilot.press("ctrl+y")
+        assert field.text == text
 
 
 ROLES = {"coder": "You write code.\nShort code.", "mine": "[b]be\x1b kind[/]\n" + "line\n" * 40}

@@ -3,6 +3,7 @@
 import re
 import statistics
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import assume, example, given, settings
@@ -127,6 +128,21 @@ def test_overlong_markup_is_shown_as_typed() -> None:
     assert inline(long) == (StyledRun(long),)
     assert inline("[" * 500) == (StyledRun("[" * 500),)
     assert inline("[\n   ]" * 500) == (StyledRun("[\n]" * 500),)
+
+
+@pytest.mark.parametrize("before", ["```json\n", ""])
+def test_versions_of_a_growing_long_line_are_not_kept(before: str) -> None:
+    streamed = MarkdownDocument()
+    streamed.append(before + "word " * (MAX_MARKUP_CHARS // 4))
+    streamed.lines(80)
+    tracemalloc.start()
+    try:
+        for _ in range(100):
+            streamed.append("word ")
+            streamed.lines(80)
+        assert tracemalloc.get_traced_memory()[0] < 500_000
+    finally:
+        tracemalloc.stop()
 
 
 # Wrapping

@@ -54,6 +54,23 @@ async def test_up_and_down_recall_messages(tmp_path: Path) -> None:
         assert seen == ["three", "two\nlines", "one", "one", "two\nlines", "three", "draft", "draft"]
 
 
+@pytest.mark.parametrize("size", [(80, 30), (20, 5)])
+async def test_long_text_can_be_undone_and_redone(tmp_path: Path, size: tuple[int, int]) -> None:
+    desk, text = Desk(tmp_path), "\n".join(f"line {number}" for number in range(12))
+    async with run_app(desk, size) as pilot:
+        desk.paste(text)
+        await pilot.press("ctrl+z")
+        assert desk.prompt.text == ""
+        await pilot.press("ctrl+shift+z")
+        assert desk.prompt.text == text
+        desk.prompt.put_all("")
+        await pilot.press("ctrl+z")
+        assert desk.prompt.text == text
+        assert desk.prompt.cursor_location == desk.prompt.document.end
+        await pilot.press("ctrl+shift+z", "ctrl+shift+z")  # the second one has nothing to redo
+        assert desk.prompt.text == ""
+
+
 CANARY = "CANARY_77aa"
 
 
@@ -103,6 +120,17 @@ async def test_attach_and_detach(folder: Path) -> None:
         await pilot.pause()
         assert desk.chips == []
         assert "box.py" not in screen_text(desk)
+
+
+async def test_file_whose_path_begins_with_an_at_sign_is_attached(folder: Path) -> None:
+    (folder / "@types").mkdir()
+    (folder / "@types" / "x.d.ts").write_text("declare const x: 1;\ndeclare const y: 2;\n")
+    desk = Desk(folder)
+    async with run_app(desk) as pilot:
+        for path in ("@types/x.d.ts", "@types/x.d.ts:1", "@@types/x.d.ts:2"):
+            desk.prompt.attach(path)
+        await wait_until(pilot, lambda: len(desk.chips) + len(desk.refused) == 3)
+        assert set(desk.chips) == {"@types/x.d.ts", "@types/x.d.ts:1", "@types/x.d.ts:2"}
 
 
 async def test_put_back_restores_text_and_attachments(folder: Path) -> None:

@@ -39,6 +39,7 @@ class AnswerActions(ChatAppBase):
     """Mixin with the commands that send messages and stop, retry, edit and continue answers."""
 
     _edit_undo: _Undo | None = None
+    _is_starting = False  # whether an answer was requested, and its worker has not begun
     _read_ahead_worker: Worker[None] | None = None
     _prefilled = ""  # text of the last prefill
     _shell_worker: Worker[None] | None = None
@@ -89,10 +90,10 @@ class AnswerActions(ChatAppBase):
         """Send a message, or queue it while an answer is generated."""
         if self._read_ahead_worker and not text.startswith(self._prefilled):
             self._read_ahead_worker.cancel()  # the answer must not wait for the prefill of another text
-        if self.talk.is_answering or self.chats_loading:
+        if is_answering := self.talk.is_answering or self._is_starting:
+            self.say("your message is sent when this answer is done; Esc stops the answer")
+        if is_answering or self.chats_loading:
             self.queued.append((text, attachments))
-            if self.talk.is_answering:
-                self.say("your message is sent when this answer is done; Esc stops the answer")
             return
         undo = self._edit_undo if self.is_editing else None
         self.add(self.talk.add_user_message(text, attachments))
@@ -103,12 +104,17 @@ class AnswerActions(ChatAppBase):
         self.query_one("#welcome").display = False
         self.transcript.add(message)
 
-    @in_background
-    async def begin_answer(self, *, continue_last: bool = False, undo: _Undo | None = None) -> None:
+    def begin_answer(self, *, continue_last: bool = False, undo: _Undo | None = None) -> None:
         """Generate an answer to the last message, or continue the last answer (`continue_last`).
 
         `undo`: state to restore if a retry or an edit fails before any text was received.
         """
+        self._is_starting = True
+        self._answer(continue_last, undo)
+
+    @in_background
+    async def _answer(self, continue_last: bool, undo: _Undo | None) -> None:
+        self._is_starting = False
         if self.talk.is_answering:
             return
         self.errors.clear()
@@ -119,7 +125,11 @@ class AnswerActions(ChatAppBase):
             answer = await self.talk.answer(self.transcript.feed, self._restart_answer, continue_last=continue_last)
         except ContextOverflow as error:
             self._restore_chat()
-            await self._offer_to_drop_messages(error, continue_last, undo)
+            self.chats_loading += 1
+            try:
+                await self._offer_to_drop_messages(error, continue_last, undo)
+            finally:
+                self.chats_loading -= 1
             return
         except LocaldflashError as error:
             hint = "Ctrl+R retries" + (", Ctrl+G continues" if self._ends_with_answer() else "")
@@ -170,7 +180,7 @@ class AnswerActions(ChatAppBase):
         """See `ChatAppBase`."""
         while stopped and self.queued:
             self.prompt.put_back(*self.queued.pop())  # the oldest last, so that it is first in the prompt
-        if self.queued:
+        if self.queued and not self.talk.is_answering:
             self.ask(*self.queued.pop(0))
 
     async def _offer_to_drop_messages(self, error: ContextOverflow, continue_last: bool, undo: _Undo | None) -> None:
@@ -223,7 +233,6 @@ class AnswerActions(ChatAppBase):
         from localdflash.tui.screens.questions import TextDialog
 
         talk, system, settings = self.talk, self.talk.system_prompt, self.talk.settings
-        self.chats_loading += 1  # messages sent meanwhile are queued
         self.say("the model writes a summary; Esc cancels it")
         try:
             info = await talk.answerer.ready()
@@ -233,8 +242,6 @@ class AnswerActions(ChatAppBase):
             text = await self.run_until_esc(summarise(talk.answerer, oldest, system=system, settings=settings))
         except LocaldflashError as error:
             return str(error)
-        finally:
-            self.chats_loading -= 1
         if text is None:
             return "not sent"
         title = f"Sent instead of the oldest {talk.dropped + fit.dropped} messages"
@@ -278,6 +285,7 @@ class AnswerActions(ChatAppBase):
     @in_background
     async def _ask_again(self, *, keep_question: bool) -> None:
         await self.talk.stop_and_wait()
+        self.cancel_edit()
         talk, before, dropped = self.talk, list(self.talk.messages), self.talk.dropped
         if keep_question:
             talk.remove_answer()
@@ -321,6 +329,7 @@ class AnswerActions(ChatAppBase):
         """Continue an answer that was cut off."""
         if self.talk.is_answering:
             return
+        self.cancel_edit()
         if not self._ends_with_answer():
             self.show_error("this chat has no answer to continue")
             return

@@ -80,7 +80,6 @@ class ChatActions(ChatAppBase):
     @in_background
     async def action_fork(self, number: str = "") -> None:
         """Start a new chat that continues from message N."""
-        await self.talk.stop_and_wait()
         if number and not (number.isdecimal() and number.isascii()):
             raise UsageError(f"expected the number of a message, got {printable(number[:40])!r}")
         async with self.loading_chat():
@@ -128,7 +127,8 @@ class ChatActions(ChatAppBase):
     @in_background
     async def action_delete(self) -> None:
         """Delete this chat."""
-        await self.talk.stop_and_wait()
+        if self.talk.chat_id is None:
+            await self.talk.stop_and_wait()  # stores the chat, if its first answer has begun
         if self.talk.chat_id is None:
             self.action_new()
             return
@@ -151,8 +151,11 @@ class ChatActions(ChatAppBase):
     @on(Transcript.ActionRequest)
     def _run_requested(self, event: Transcript.ActionRequest) -> None:
         """Run the action of a key pressed on a message."""
-        match event.action:
-            case "fork":
-                self.action_fork(str(event.index + 1))
-            case "retry" | "edit":
-                self.run_worker(self.run_action(event.action))
+        number = event.index + 1
+        if event.action == "fork":
+            self.action_fork(str(number))
+        elif any(message.role == "user" for message in self.talk.messages[number:]):
+            self.transcript.expect_note()
+            self.show_error(f"message {number}: only the last message can be edited or retried; f forks the chat there")
+        else:
+            self.run_worker(self.run_action(event.action))

@@ -4,16 +4,21 @@ import time
 from collections.abc import Iterable
 from typing import ClassVar, TypeVar
 
+from textual import events
 from textual.app import ComposeResult
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widget import Widget
-from textual.widgets import Input, OptionList, Static, TextArea
+from textual.widgets import Input, OptionList, Static
 from textual.widgets.text_area import Edit, EditResult
 
+from localdflash.chat.attachable_files import format_size
 from localdflash.text.sanitize import sanitize
+from localdflash.tui.pastes import MAX_PASTE_CHARS, Paste
+from localdflash.tui.undoable_area import UndoableArea
 
 T = TypeVar("T")
 
@@ -77,6 +82,10 @@ class Dialog(ModalScreen[T | None]):
         """Return the widgets between the title and the keys."""
         raise NotImplementedError
 
+    def dismiss(self, result: T | None = None) -> AwaitComplete:
+        """Close with a result. Do nothing if the dialog is closed already, as by the first of two keys in one read."""
+        return super().dismiss(result) if self.app.screen is self else AwaitComplete()
+
     def action_close(self) -> None:
         """Close without a change."""
         self.dismiss(None)
@@ -120,13 +129,20 @@ class Field(Input):
         return one_line(value)
 
 
-class TextField(TextArea):
+class TextField(UndoableArea):
     """Multi-line field; control characters in pasted text are removed."""
 
     def edit(self, edit: Edit) -> EditResult:
         """Sanitise the inserted text."""
         edit.text = sanitize(edit.text)
         return super().edit(edit)
+
+    def on_paste(self, event: events.Paste) -> None:
+        """Refuse a paste of which only the beginning was read."""
+        if isinstance(event, Paste) and event.length > MAX_PASTE_CHARS:
+            event.prevent_default()
+            limit, size = format_size(MAX_PASTE_CHARS), format_size(event.length)
+            self.notify(f"paste too large ({size}, at most {limit})", markup=False)
 
 
 class ChoiceList(OptionList):

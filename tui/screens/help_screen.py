@@ -34,7 +34,7 @@ KEYS: Mapping[str, Entries] = {
         ("j ], k [", "The next message, the previous one."),
         ("c", "Copy the message."),
         ("1 to 9", "Copy code block 1 to 9 of the message."),
-        ("e, r, f", "Edit and resend, retry, fork here."),
+        ("e, r, f", "Edit the last message, retry it, fork here."),
         ("Enter", "Show or hide the model's thinking."),
         ("Home, End", "Move to the first line, to the last line."),
         ("Mouse", "Drag to select, Ctrl+C copies; with Shift the terminal selects."),

@@ -60,9 +60,10 @@ class QuestionDialog(Dialog[str]):
 
     def on_key(self, event: events.Key) -> None:
         """Submit the answer whose key was pressed."""
-        if event.key in (one.key for one in self._options):
+        key = event.key.lower()
+        if key in (one.key for one in self._options):
             event.stop()
-            self.answer(event.key)
+            self.answer(key)
 
     @on(Button.Pressed)
     def _pressed(self, event: Button.Pressed) -> None:
