@@ -33,7 +33,7 @@ class Suggestion:
     anchor: Anchor
     typed: str  # text between the anchor and the cursor of the request
     text: str = ""
-    confidence: float | None = None  # geometric mean of its first tokens' probabilities, if known
+    confidence: float | None = None  # probability of its first token, if known
     ended: str = ""
     name: str = field(default_factory=lambda: str(next(_names)))
 

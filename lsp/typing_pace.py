@@ -3,7 +3,7 @@
 MAX_GAP_SECONDS = 1.0  # a longer gap between keys is a pause, not typing
 MAX_DELAY_SECONDS = 0.15
 NEWEST_WEIGHT = 0.1  # weight of the newest gap or answer in the moving average
-START_CONFIDENCE, MIN_CONFIDENCE, MAX_CONFIDENCE = 0.1, 0.03, 0.6  # required of a suggestion to be shown
+START_CONFIDENCE, MIN_CONFIDENCE, MAX_CONFIDENCE = 0.4, 0.3, 0.6  # required of a suggestion to be shown
 TARGET_ACCEPTANCE = 0.12  # share of accepted suggestions at which the required confidence does not change
 LEARNING_RATE = 0.03  # change of the required confidence per suggestion and unit of error
 DOUBT_PER_CHARACTER = 0.75  # each typed character that agrees multiplies `1 - confidence` by this

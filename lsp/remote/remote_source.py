@@ -146,32 +146,28 @@ async def _events(
     choices: AsyncGenerator[CompletionPart], ending: PresentableEnding, index: int
 ) -> AsyncGenerator[Event]:
     """Yield the events of text `index`, up to the end by the server or by `ending`."""
-    logprobs: list[float] = []
+    confidence: float | None = None
     tokens, finish, began = 0, "", time.monotonic()
     async with aclosing(choices):
         async for choice in choices:
             for piece in choice.pieces():
                 tokens += bool(piece.text)
-                logprobs += [] if piece.logprob is None else [piece.logprob]
+                if confidence is None and piece.logprob is not None:
+                    confidence = math.exp(piece.logprob)
                 if text := ending.push(*piece):
-                    yield {"index": index, "text": text, "confidence": _confidence(logprobs)}
+                    yield {"index": index, "text": text, "confidence": confidence}
                 if ending.ended:
                     break
             finish = choice.finish_reason or ""
             if ending.ended or finish:
                 break
     if text := ending.finish():
-        yield {"index": index, "text": text, "confidence": _confidence(logprobs)}
+        yield {"index": index, "text": text, "confidence": confidence}
     finish = ending.reason or ("length" if finish == "length" else "stop")
     end: Event = {"index": index, "text": "", "finish": finish, "tokens": tokens}
     if took := time.monotonic() - began:
         end["timings"] = {"predicted_per_second": tokens / took}  # `took` includes the prompt's evaluation
     yield end
-
-
-def _confidence(logprobs: list[float]) -> float | None:
-    """Return the geometric mean of the probabilities; None if they are unknown."""
-    return math.exp(sum(logprobs) / len(logprobs)) if logprobs else None
 
 
 def objects(content: Mapping[str, Any], name: str) -> list[dict[str, Any]]:

@@ -26,7 +26,6 @@ from localdflash.server.api.schemas import CompleteRequest
 from localdflash.text.syntax import language_of
 
 Event = dict[str, Any]
-CONFIDENCE_TOKENS = 2  # the first tokens predict better than all tokens whether a user will accept the completion
 
 
 async def complete(http: HttpRequest, state: AppState, body: CompleteRequest) -> Response:
@@ -102,20 +101,14 @@ class _AnswerProgress:
     """Progress of one answer."""
 
     index: int = 0  # among the sent answers
-    first_tokens: int = 0  # number of its tokens, at most `CONFIDENCE_TOKENS`
-    first_logprob: float = 0.0  # sum over these tokens
+    # Probability of its first token, which predicts better than those of more tokens whether its first word is right.
+    confidence: float | None = None
     unsent: list[Event] = field(default_factory=list)  # events with text, not sent yet
 
     def add(self, chosen: Sequence[SampledToken]) -> None:
-        """Record the probabilities of the first `CONFIDENCE_TOKENS` tokens."""
-        first = chosen[: CONFIDENCE_TOKENS - self.first_tokens]
-        self.first_logprob += sum(one.logprob for one in first)
-        self.first_tokens += len(first)
-
-    @property
-    def confidence(self) -> float | None:
-        """Return the geometric mean of the first tokens' probabilities; None if they are unknown."""
-        return round(math.exp(self.first_logprob / self.first_tokens), 4) if self.first_tokens else None
+        """Record the probability of the first token."""
+        if chosen and self.confidence is None:
+            self.confidence = round(math.exp(chosen[0].logprob), 4)
 
 
 async def stream_answers(state: AppState, generation: GenerationRequest, count: int) -> AsyncGenerator[Event]:
