@@ -27,8 +27,7 @@ from localdflash.models.backend_names import CHECKING_GPU
 from localdflash.models.load_options import Options
 from localdflash.models.memory.free import system_budget
 from localdflash.models.memory.parts import PROGRAM, total
-from localdflash.text.stream import AnswerText, Detokenizer, Ending, TextDecoder
-from localdflash.text.tokenizer import Tokenizer
+from localdflash.text.stream import AnswerText
 
 POLL_SECONDS = 0.02  # interval of checks for finished requests
 PROGRESS_SECONDS = 0.25  # shortest time between two reports of a prefill's progress
@@ -351,23 +350,20 @@ class PairWorker:
     async def stream(
         self,
         request: Request,
-        stops: Sequence[str] = (),
+        text: AnswerText,
         *,
         urgent: bool = False,
         document: str | None = None,
         seconds: float = 0.0,
-        ending: Ending | None = None,
-        make_decoder: Callable[[Tokenizer], TextDecoder] = Detokenizer,
         progress: bool = False,
     ) -> AsyncGenerator[TextDelta]:
-        """Run a request and yield its text deltas, and with `progress` those of its prefill; see `AnswerStream`.
+        """Run a request and yield the deltas of its text, and with `progress` those of its prefill; see `AnswerStream`.
 
         Raise the error of a failed request.
         """
         loaded, scheduler = self.loaded, self.scheduler
         if not (loaded and scheduler):
             raise EngineDisconnect("the model was unloaded; send the request again")
-        text = AnswerText(make_decoder(loaded.tokenizer), request.ends, stops, ending)
         answer = AnswerStream(request, text, loaded.vocab_size, scheduler, self._observe, urgent, seconds)
         request.on_prefill = answer.report_prefill if progress else None
         try:

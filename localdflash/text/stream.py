@@ -49,17 +49,18 @@ class StopStrings:
         # A stop string in which another one ends earlier never ends the text. Of the others, the earliest start wins.
         self._stops = [stop for stop in stops if not any(other in stop[:-1] for other in stops)]
         self._held = ""
-        self._stopped = False
+        self.found = ""  # the stop string that ended the text
 
     def push(self, text: str) -> tuple[str, bool]:
         """Return the text that is now final, and whether a stop string has ended the text."""
-        if self._stopped:
+        if self.found:
             return "", True
         text = self._held + text
-        starts = [start for stop in self._stops if (start := text.find(stop)) >= 0]
-        if starts:
-            self._stopped, self._held = True, ""
-            return text[: min(starts)], True
+        found = [(start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
+        if found:
+            start, self.found = min(found)
+            self._held = ""
+            return text[:start], True
         certain = len(text) - max((overlap_at_end(text, stop) for stop in self._stops), default=0)
         self._held = text[certain:]
         return text[:certain], False
@@ -142,12 +143,16 @@ class AnswerText:
     ) -> None:
         self._decoder, self._stops, self._ends = decoder, StopStrings(stops), ends
         self._ending = ending
-        self._stop_found = False
+
+    @property
+    def stop_string(self) -> str:
+        """Return the stop string that ended the text; "" if none did."""
+        return self._stops.found
 
     @property
     def stopped(self) -> bool:
         """Return whether the text is complete."""
-        return self._stop_found or (self._ending is not None and self._ending.ended)
+        return bool(self.stop_string) or (self._ending is not None and self._ending.ended)
 
     @property
     def reason(self) -> str:
@@ -173,14 +178,13 @@ class AnswerText:
 
     def finish(self) -> str:
         """Return the held-back text; call at the end of the answer."""
-        text = "" if self._stop_found else self._finish_decoder()
+        text = "" if self.stop_string else self._finish_decoder()
         return self._ending.push(text) + self._ending.finish() if self._ending else text
 
     def _decode(self, ids: Sequence[int]) -> str:
         text = self._decoder.push(token for token in ids if token not in self._ends)
-        certain, self._stop_found = self._stops.push(text)
-        return certain
+        return self._stops.push(text)[0]
 
     def _finish_decoder(self) -> str:
-        text, self._stop_found = self._stops.push(self._decoder.finish())
+        text, _ = self._stops.push(self._decoder.finish())
         return text + self._stops.finish()

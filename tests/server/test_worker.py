@@ -14,6 +14,7 @@ from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.server import worker
 from localdflash.server.api.completion_request import prepare_middle
 from localdflash.server.worker import PairWorker
+from localdflash.text.stream import AnswerText, Detokenizer
 from tests.support.scripted_pair import answering_client
 
 SOURCE = "".join(f"def double_{i}(number):\n    return number * {i}\n\n\n" for i in range(12))
@@ -25,8 +26,10 @@ def answer(disk_bytes: int, **options: object) -> tuple[str, Request]:
     running = PairWorker(Options(backend="llama.cpp", threads=1, **options), 0, 4, lambda step: None, disk_bytes)  # type: ignore[arg-type]
 
     async def ask() -> tuple[str, Request]:
-        request = prepare_middle(await running.ready(), SOURCE, "\n", 12, SamplingParams()).requests[0]
-        return "".join([delta.text async for delta in running.stream(request)]), request
+        loaded = await running.ready()
+        request = prepare_middle(loaded, SOURCE, "\n", 12, SamplingParams()).requests[0]
+        text = AnswerText(Detokenizer(loaded.tokenizer), request.ends)
+        return "".join([delta.text async for delta in running.stream(request, text)]), request
 
     running.start()
     try:

@@ -18,7 +18,7 @@ from localdflash.server.api.http_responses import ApiError, bad
 from localdflash.server.api.schemas import SamplingFields
 from localdflash.server.worker import PromptProgress
 from localdflash.text.grammar import Grammars
-from localdflash.text.stream import Detokenizer, Ending, TextDecoder
+from localdflash.text.stream import AnswerText, Detokenizer, Ending, TextDecoder
 from localdflash.text.tokenizer import Tokenizer
 
 MakeConstraint = Callable[[], Constraint]  # called once per choice, because a constraint has state
@@ -189,14 +189,13 @@ async def pieces(
         tokens = _TokenBuffer(generation.new_decoder(), request.ends)
         lines = _IndentLimit(generation.min_indent)
         ending = generation.ending() if generation.ending else None
+        answer_text = AnswerText(generation.new_decoder(), request.ends, generation.stops, ending)
         answer = worker.stream(
             request,
-            generation.stops,
+            answer_text,
             urgent=generation.urgent,
             document=generation.document,
             seconds=generation.max_seconds,
-            ending=ending,
-            make_decoder=generation.make_decoder,
             progress=progress,
         )
         async with aclosing(answer) as deltas:
@@ -224,8 +223,8 @@ async def pieces(
         reason = {"context": "length", "": "cancelled"}.get(request.finish_reason, request.finish_reason)
         choice.finish = "stop" if lines.ended else reason
         choice.ending = ending
-        choice.stop_string = _stop_string(choice, generation)
-        remaining = [] if lines.ended or choice.stop_string or (ending and ending.ended) else tokens.finish()
+        choice.stop_string = "" if lines.ended else answer_text.stop_string or _stop_marker(choice, generation)
+        remaining = [] if lines.ended or answer_text.stopped else tokens.finish()
         choice.chosen += remaining
         if rest or remaining:
             yield ChoicePiece(choice, rest, remaining)
@@ -241,13 +240,12 @@ async def collect(state: AppState, generation: GenerationRequest) -> list[Choice
     return list(choices.values())
 
 
-def _stop_string(choice: Choice, generation: GenerationRequest) -> str:
-    """Return the stop string that ended the text, if one did."""
-    if choice.finish != "stop" or choice.ids[-1] in choice.request.ends:
-        return ""
-    decoder = generation.new_decoder()
-    whole = decoder.push(choice.ids) + decoder.finish()
-    return next((stop for stop in generation.stops if whole.startswith(stop, len(choice.text))), "")
+def _stop_marker(choice: Choice, generation: GenerationRequest) -> str:
+    """Return the stop string whose special token ended the answer; "" if none did, or if the model ends with it."""
+    tokenizer = generation.loaded.tokenizer
+    last = choice.ids[-1] if choice.ids else None
+    markers = (stop for stop in generation.stops if tokenizer.specials.get(stop, -1) == last)
+    return "" if last in tokenizer.ends else next(markers, "")
 
 
 class _TokenBuffer:

@@ -29,6 +29,7 @@ from localdflash.server.http_app import create_app
 from localdflash.server.refusals import error_of_response
 from localdflash.server.spawn import loading_stage
 from localdflash.server.worker import PairWorker
+from localdflash.text.stream import AnswerText, Detokenizer
 
 CHAT = "/v1/chat/completions"
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12, "temperature": 0}
@@ -205,7 +206,8 @@ def test_an_engine_thread_that_dies_is_a_failed_engine(
 
 def test_a_client_whose_event_loop_is_gone_does_not_end_the_engine(worker: PairWorker, client: Any) -> None:
     assert worker.loaded
-    stream = worker.stream(prepare_text(worker.loaded, "def", 400, SamplingParams(temperature=2.0)).requests[0])
+    (request,) = prepare_text(worker.loaded, "def", 400, SamplingParams(temperature=2.0)).requests
+    stream = worker.stream(request, AnswerText(Detokenizer(worker.loaded.tokenizer), request.ends))
     loop = asyncio.new_event_loop()
     loop.run_until_complete(anext(stream))
     loop.close()
