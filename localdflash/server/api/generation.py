@@ -22,7 +22,7 @@ from localdflash.text.stream import AnswerText, Detokenizer, Ending, TextDecoder
 from localdflash.text.tokenizer import Tokenizer
 
 MakeConstraint = Callable[[], Constraint]  # called once per choice, because a constraint has state
-NO_LIMIT = 2**31  # more tokens than any context holds
+NO_LIMIT = 2**31 - 1  # more tokens than any context holds
 COUNTED_CONTEXTS = 2  # a prompt is tokenized up to this multiple of the context length
 NEUTRAL: Mapping[str, tuple[str, float]] = {  # sampling parameter -> its sampler, and its value if that is off
     "temperature": ("temperature", 1.0),
