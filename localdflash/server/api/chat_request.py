@@ -183,10 +183,14 @@ async def prepare_chat(state: AppState, body: ChatRequest) -> tuple[GenerationRe
     generation = await asyncio.to_thread(_prepare, loaded, body, tools, state.grammars(loaded))
     begun = messages_of(body.messages)[-1].content if body.continue_final_message else ""
     thinking = split_thoughts(begun)[2]
-    return generation, lambda: AnswerParts(
-        None if body.reasoning_format == "none" else ThoughtSplit(thinking=thinking, begun=bool(begun)),
-        tools.reader(loaded.tokenizer),
-    )
+
+    def make_parts() -> AnswerParts:
+        split = None if body.reasoning_format == "none" else ThoughtSplit(thinking=thinking, begun=bool(begun))
+        return AnswerParts(split, tools.reader(loaded.tokenizer))
+
+    if tools.schemas:
+        generation = replace(generation, is_exempt=lambda text: make_parts().ends_in_value(text))
+    return generation, make_parts
 
 
 def _prepare(loaded: LoadedPair, body: ChatRequest, tools: ToolOptions, grammars: Grammars) -> GenerationRequest:

@@ -43,6 +43,7 @@ class GenerationRequest:
     loaded: LoadedPair
     requests: Sequence[Request]
     stops: tuple[str, ...] = ()  # strings that end an answer; they are not part of it
+    is_exempt: Callable[[str], bool] | None = None  # whether a stop string after this text does not count
     truncated: bool = False  # whether a part of the prompt did not fit and was left out
     urgent: bool = False  # whether the scheduler prefers it to other requests; True for completions
     document: str | None = None  # document id; a newer request with this id cancels the generation
@@ -189,7 +190,7 @@ async def pieces(
         tokens = _TokenBuffer(generation.new_decoder(), request.ends)
         lines = _IndentLimit(generation.min_indent)
         ending = generation.ending() if generation.ending else None
-        answer_text = AnswerText(generation.new_decoder(), request.ends, generation.stops, ending)
+        answer_text = AnswerText(generation.new_decoder(), request.ends, generation.stops, ending, generation.is_exempt)
         answer = worker.stream(
             request,
             answer_text,
