@@ -169,6 +169,7 @@ class PairWorker:
         self._thread: threading.Thread | None = None
         self._unloading = threading.Event()
         self._closed = False
+        self._users = 0  # open contexts of `keep_loaded`
 
     def new_worker(self, options: Options) -> Self:
         """Return a worker for another pair, with this worker's limits and compute lock."""
@@ -189,7 +190,7 @@ class PairWorker:
     @property
     def is_busy(self) -> bool:
         """Return whether any request, chat or completion, is running or waiting."""
-        return self.scheduler is not None and self.scheduler.is_busy
+        return self._users > 0 or (self.scheduler is not None and self.scheduler.is_busy)
 
     @property
     def is_answering(self) -> bool:
@@ -296,20 +297,27 @@ class PairWorker:
 
     async def ready(self) -> LoadedPair:
         """Wait for the pair and return it; raise the error of a failed load."""
-        await self.wait_for_eviction()
-        return await asyncio.wrap_future(self._loading)
+        while not (self._eviction.done() and self._loading.done()):  # either may begin again during the wait
+            await asyncio.wrap_future(self._eviction)
+            await asyncio.wrap_future(self._loading)
+        return self._loading.result()
 
-    async def wait_for_eviction(self) -> None:
-        """Wait until a pending eviction of this pair is done or cancelled."""
-        await asyncio.wrap_future(self._eviction)
+    @contextmanager
+    def keep_loaded(self) -> Iterator[None]:
+        """Count as busy during the context, so that `wait_idle` waits; for requests that are about to follow."""
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
 
     async def wait_idle(self, *, cancel: bool = False) -> None:
         """Wait until no request is left; `cancel` them first if set. `ready` blocks until the eviction is decided."""
         self._eviction, self.is_evicting = _pending(), cancel
         try:
-            if cancel and self.scheduler:
-                self.scheduler.cancel_all()
             while self.is_busy:
+                if cancel and self.scheduler:
+                    self.scheduler.cancel_all()
                 await asyncio.sleep(POLL_SECONDS)
         except BaseException:
             self.cancel_eviction()

@@ -108,7 +108,7 @@ class _Worker:
         metrics = SimpleNamespace(record_first_token=lambda _: None)
         self.state = cast(AppState, SimpleNamespace(newest={}, metrics=metrics, engines=self))
 
-    async def worker_if_loaded(self, _: LoadedPair) -> "_Worker":
+    def worker_of(self, _: LoadedPair) -> "_Worker":
         return self
 
     async def stream(self, request: Request, text: AnswerText, **_: Any) -> AsyncGenerator[TextDelta]:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.http_responses import ApiError, bad
 from localdflash.server.api.schemas import SamplingFields
-from localdflash.server.worker import PromptProgress
+from localdflash.server.worker import PairWorker, PromptProgress
 from localdflash.text.grammar import Grammars
 from localdflash.text.stream import AnswerText, Detokenizer, Ending, TextDecoder
 from localdflash.text.tokenizer import Tokenizer
@@ -176,62 +176,72 @@ async def pieces(
     state: AppState, generation: GenerationRequest, *, progress: bool = False
 ) -> AsyncGenerator[ChoicePiece]:
     """Run the choices in turn and yield their pieces. Closing the generator cancels the request within one step."""
-    began = time.perf_counter()
     if generation.document:
         state.newest[generation.document] = generation
-    for index, request in enumerate(generation.requests):
+    if not (worker := state.engines.worker_of(generation.loaded)):
+        raise ApiError(503, "the model was replaced; send the request again", code="model_changed", Retry_After="1")
+    choices = [Choice(index, request) for index, request in enumerate(generation.requests)]
+    for choice in choices:
         if generation.document and state.newest.get(generation.document) is not generation:
             # This choice is outdated: to run it would cancel the newer request.
-            yield ChoicePiece(Choice(index, request, finish="cancelled"), is_last=True)
+            yield ChoicePiece(replace(choice, finish="cancelled"), is_last=True)
             return
-        if not (worker := await state.engines.worker_if_loaded(generation.loaded)):
-            raise ApiError(503, "the model was replaced; send the request again", code="model_changed", Retry_After="1")
-        choice = Choice(index, request)
-        tokens = _TokenBuffer(generation.new_decoder(), request.ends)
-        lines = _IndentLimit(generation.min_indent)
-        ending = generation.ending() if generation.ending else None
-        answer_text = AnswerText(generation.new_decoder(), request.ends, generation.stops, ending, generation.is_exempt)
-        answer = worker.stream(
-            request,
-            answer_text,
-            urgent=generation.urgent,
-            document=generation.document,
-            seconds=generation.max_seconds,
-            progress=progress,
-        )
-        async with aclosing(answer) as deltas:
-            async for delta in deltas:
-                if delta.progress:
-                    yield ChoicePiece(choice, progress=delta.progress)
-                    continue
-                if delta.step and not choice.ids:
-                    state.metrics.record_first_token(time.perf_counter() - began)
-                choice.ids += delta.step.tokens if delta.step else ()
-                text = lines.push(delta.text)
-                chosen = tokens.push(delta.chosen, text)
-                choice.text += text
-                choice.chosen += chosen
-                yield ChoicePiece(choice, text, chosen, delta.step)
-                if lines.ended:
-                    break
-        if request.finish_reason == "cancelled" and not (lines.ended or generation.document):
-            if worker.is_evicting:
-                message = f"{worker.display_name} was unloaded for another chat's model"
-                raise ApiError(503, message, code="model_taken", Retry_After="1")
-            raise EngineDisconnect("the engine is stopping; send the request again")  # the scheduler was closed
-        rest = lines.finish()
-        choice.text += rest
-        reason = {"context": "length", "": "cancelled"}.get(request.finish_reason, request.finish_reason)
-        choice.finish = "stop" if lines.ended else reason
-        choice.ending = ending
-        choice.stop_string = "" if lines.ended else answer_text.stop_string or _stop_marker(choice, generation)
-        remaining = [] if lines.ended or answer_text.stopped else tokens.finish()
-        choice.chosen += remaining
-        if rest or remaining:
-            yield ChoicePiece(choice, rest, remaining)
-        yield ChoicePiece(choice, is_last=True)
+        with nullcontext() if choice is choices[-1] else worker.keep_loaded():
+            async with aclosing(_choice_pieces(state, worker, generation, choice, progress)) as source:
+                async for piece in source:
+                    yield piece
         if choice.finish == "cancelled":
             return
+
+
+async def _choice_pieces(
+    state: AppState, worker: PairWorker, generation: GenerationRequest, choice: Choice, progress: bool
+) -> AsyncGenerator[ChoicePiece]:
+    """Run one choice and yield its pieces."""
+    began, request = time.perf_counter(), choice.request
+    tokens = _TokenBuffer(generation.new_decoder(), request.ends)
+    lines = _IndentLimit(generation.min_indent)
+    ending = generation.ending() if generation.ending else None
+    answer_text = AnswerText(generation.new_decoder(), request.ends, generation.stops, ending, generation.is_exempt)
+    answer = worker.stream(
+        request,
+        answer_text,
+        urgent=generation.urgent,
+        document=generation.document,
+        seconds=generation.max_seconds,
+        progress=progress,
+    )
+    async with aclosing(answer) as deltas:
+        async for delta in deltas:
+            if delta.progress:
+                yield ChoicePiece(choice, progress=delta.progress)
+                continue
+            if delta.step and not choice.ids:
+                state.metrics.record_first_token(time.perf_counter() - began)
+            choice.ids += delta.step.tokens if delta.step else ()
+            text = lines.push(delta.text)
+            chosen = tokens.push(delta.chosen, text)
+            choice.text += text
+            choice.chosen += chosen
+            yield ChoicePiece(choice, text, chosen, delta.step)
+            if lines.ended:
+                break
+    if request.finish_reason == "cancelled" and not (lines.ended or generation.document):
+        if worker.is_evicting:
+            message = f"{worker.display_name} was unloaded for another chat's model"
+            raise ApiError(503, message, code="model_taken", Retry_After="1")
+        raise EngineDisconnect("the engine is stopping; send the request again")  # the scheduler was closed
+    rest = lines.finish()
+    choice.text += rest
+    reason = {"context": "length", "": "cancelled"}.get(request.finish_reason, request.finish_reason)
+    choice.finish = "stop" if lines.ended else reason
+    choice.ending = ending
+    choice.stop_string = "" if lines.ended else answer_text.stop_string or _stop_marker(choice, generation)
+    remaining = [] if lines.ended or answer_text.stopped else tokens.finish()
+    choice.chosen += remaining
+    if rest or remaining:
+        yield ChoicePiece(choice, rest, remaining)
+    yield ChoicePiece(choice, is_last=True)
 
 
 async def collect(state: AppState, generation: GenerationRequest) -> list[Choice]:
