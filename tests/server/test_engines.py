@@ -4,6 +4,7 @@ import asyncio
 import gc
 import time
 import weakref
+from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,10 @@ import pytest
 from localdflash.base.errors import OutOfMemory
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
+from localdflash.server.activity import Activity
 from localdflash.server.api import control
+from localdflash.server.api.api_state import AppState
+from localdflash.server.api.metrics import Metrics
 from localdflash.server.engine_spec import ROLES
 from localdflash.server.engines import UNUSED_SECONDS
 from tests.support.engine_daemon import CHAT, HELLO, LOADED, LONG, PLACE
@@ -244,6 +248,14 @@ async def test_an_unload_waits_for_every_choice(make: Any, tiny: str) -> None:
     assert (await unloading).json() == {"success": True}
 
 
+async def test_an_unload_waits_while_a_request_is_prepared(make: Any) -> None:
+    engines = (await make()).engines
+    state = AppState(engines, Metrics(), Activity(Metrics()))
+    worker, loaded = engines.worker("chat"), await engines.ready("chat")
+    assert await state.prepare(loaded, lambda: worker.is_busy)
+    assert not worker.is_busy
+
+
 async def test_a_ready_pair_is_loaded_whenever_an_unload_begins(make: Any) -> None:
     engines = (await make()).engines
 
@@ -252,13 +264,12 @@ async def test_a_ready_pair_is_loaded_whenever_an_unload_begins(make: Any) -> No
 
     for turns in range(-9, 9):  # turns of the event loop from the request to the unload
         assert await is_loaded()
-        worker = engines.worker("chat")
-        steps = [is_loaded, lambda: engines.unload(worker)]  # noqa: B023
-        first, second = steps if turns >= 0 else steps[::-1]
-        began = asyncio.create_task(first())
+        both: list[Coroutine[Any, Any, Any]] = [is_loaded(), engines.unload(engines.worker("chat"))]
+        first, second = both if turns >= 0 else both[::-1]
+        began = asyncio.create_task(first)
         for _ in range(abs(turns)):
             await asyncio.sleep(0)
-        assert False not in await asyncio.gather(began, second())
+        assert False not in await asyncio.gather(began, second)
 
 
 async def test_a_client_that_disconnects_while_waiting_switches_nothing(

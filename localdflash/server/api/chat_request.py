@@ -1,6 +1,5 @@
 """Turn chat requests of all HTTP APIs into generations: prompt by the chat template, tools, output constraints."""
 
-import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -180,7 +179,7 @@ async def prepare_chat(state: AppState, body: ChatRequest) -> tuple[GenerationRe
     """Return the generation for a chat request, and a function that makes an `AnswerParts` for one choice."""
     loaded = await state.ready("chat", body.model)
     tools = tools_of(body)
-    generation = await asyncio.to_thread(_prepare, loaded, body, tools, state.grammars(loaded))
+    generation = await state.prepare(loaded, _prepare, loaded, body, tools, state.grammars(loaded))
     begun = messages_of(body.messages)[-1].content if body.continue_final_message else ""
     thinking = split_thoughts(begun)[2]
 

@@ -211,7 +211,7 @@ async def completions(http: HttpRequest, state: AppState, body: CompletionReques
     """Serve POST /v1/completions; with a `suffix`, infill."""
     role = state.engines.raw_prompt_role if body.suffix is None else "completion"
     loaded = await state.ready(role, body.model)
-    generation = await asyncio.to_thread(_prepare_completions, loaded, body, state.grammars(loaded))
+    generation = await state.prepare(loaded, _prepare_completions, loaded, body, state.grammars(loaded))
     return await answer(http, state, generation, body, CompletionChoices(loaded.tokenizer, body.logprobs is not None))
 
 
