@@ -213,6 +213,15 @@ def test_every_dialect_makes_the_same_prompt(tool_vocabularies: dict[str, Path],
         assert client.post("/v1/messages/count_tokens", counted).json() == {"input_tokens": len(seen[0])}
 
 
+@pytest.mark.parametrize("family", ["hermes", "words"])
+def test_a_lone_message_of_the_assistant_cannot_be_continued(tool_vocabularies: dict[str, Path], family: str) -> None:
+    with scripted_client(tool_vocabularies[family], "x", "<|im_end|>") as (client, _):
+        for tools in (None, TOOLS):
+            body = CHAT.body(tools=tools, messages=[turn("assistant", "Sure,")], continue_final_message=True)
+            response = client.post(CHAT.path, body)
+            assert (response.status_code, CHAT.error(response.json())) == (400, "chat: no messages; send at least one")
+
+
 def test_a_description_makes_no_markers(tool_vocabularies: dict[str, Path]) -> None:
     with scripted_client(tool_vocabularies["hermes"], "x", "<|im_end|>") as (client, _):
         sizes = []
