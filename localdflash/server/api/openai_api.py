@@ -32,7 +32,7 @@ from localdflash.server.api.generation import (
 from localdflash.server.api.http_responses import DONE, ApiError, EventStream, json_of, json_response
 from localdflash.server.api.schemas import ChatRequest, CompletionRequest, OpenAIFields, TemplateRequest
 from localdflash.text.grammar import Grammars
-from localdflash.text.stream import TextDecoder
+from localdflash.text.stream import Detokenizer, TextDecoder
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.tool_calls import CallDelta
 
@@ -151,6 +151,7 @@ class CompletionChoices:
 
     tokenizer: Tokenizer
     logprobs: bool
+    _decoders: dict[int, Detokenizer] = field(default_factory=dict)  # by index of the choice
     _offsets: dict[int, int] = field(default_factory=dict)  # next `text_offset` by index of the choice
     prefix, whole, chunk = "cmpl-", "text_completion", "text_completion"
 
@@ -179,10 +180,10 @@ class CompletionChoices:
         }
 
     def _logprobs(self, index: int, chosen: Sequence[SampledToken]) -> dict[str, Any]:
-        offsets = []
+        offsets, decoder = [], self._decoders.setdefault(index, Detokenizer(self.tokenizer))
         for one in chosen:
             offsets.append(self._offsets.get(index, 0))
-            self._offsets[index] = offsets[-1] + len(self._token_text(one.token))
+            self._offsets[index] = offsets[-1] + len(decoder.push([one.token]))
         return {
             "tokens": [self._token_text(one.token) for one in chosen],
             "token_logprobs": [max(one.logprob, MIN_LOGPROB) for one in chosen],
@@ -194,7 +195,12 @@ class CompletionChoices:
         }
 
     def _token_text(self, token: int) -> str:
-        return self.tokenizer.piece(token, special=True).decode("utf-8", "replace")
+        r"""Return the text of a token; invalid UTF-8 in the notation of OpenAI, such as "bytes:\xf0"."""
+        data = self.tokenizer.piece(token, special=True)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
 EndpointChoices = ChatChoices | CompletionChoices
