@@ -28,7 +28,15 @@ from localdflash.server.api.generation import (
 from localdflash.server.api.http_responses import bad
 from localdflash.server.api.schemas import AllowedChoice, ChatMessage, ChatRequest, NamedTool, TextPart, ToolCall
 from localdflash.text.answer_format import AnswerStart, FirstPart, adapt_template_variables, start_answer
-from localdflash.text.chat_template import CalledTool, Role, TemplateMessage, encode_answer, encode_prompt, render
+from localdflash.text.chat_template import (
+    CalledTool,
+    Role,
+    TemplateMessage,
+    TemplateValue,
+    encode_answer,
+    encode_prompt,
+    render,
+)
 from localdflash.text.grammar import Grammars
 from localdflash.text.stream import Repetition
 from localdflash.text.thoughts import ThoughtSplit, join_thoughts, split_thoughts
@@ -94,7 +102,7 @@ def render_chat(
     loaded: LoadedPair,
     messages: Sequence[TemplateMessage],
     *,
-    variables: Mapping[str, str | bool] | None = None,  # template variables that the request sets
+    variables: Mapping[str, TemplateValue] | None = None,  # template variables that the request sets
     continues_last: bool = False,  # the answer continues the last message
     tools: Sequence[Mapping[str, Any]] = (),
     first_part: FirstPart = "",  # "text" or "call": the answer starts with it, without thoughts
@@ -115,7 +123,7 @@ def render_chat(
 def _render_messages(
     template: str,
     messages: Sequence[TemplateMessage],
-    variables: Mapping[str, str | bool],
+    variables: Mapping[str, TemplateValue],
     tools: Sequence[Mapping[str, Any]],
 ) -> list[PromptStretch]:
     """Render the prompt. If the template rejects or drops a late system message, render late ones as user text."""
@@ -160,7 +168,7 @@ def prompt_of(loaded: LoadedPair, body: ChatRequest, *, first_part: FirstPart = 
         raise bad("continue_final_message", "the last message is not from the assistant")
     match body.reasoning_effort:
         case None:
-            effort: dict[str, str | bool] = {}
+            effort: dict[str, TemplateValue] = {}
         case "none":
             effort = {"enable_thinking": False}
         case level:  # templates know low, medium and high
@@ -289,13 +297,14 @@ def _convert_call(call: ToolCall) -> CalledTool:
 
 
 def text_of(content: str | Sequence[TextPart] | None, param: str) -> str:
-    """Join the text parts of a message; ApiError for a part that is not text."""
+    """Join the texts and refusals in the parts of a message; ApiError for another part."""
     if content is None or isinstance(content, str):
         return content or ""
-    for number, part in enumerate(content):
-        if part.text is None or not part.type.endswith("text"):
+    texts = [part.refusal if part.type == "refusal" else part.text for part in content]
+    for number, (part, text) in enumerate(zip(content, texts, strict=True)):
+        if text is None or not part.type.endswith(("text", "refusal")):
             raise bad(f"{param}[{number}]", "expected text (images, files and audio are not supported)")
-    return "".join(part.text or "" for part in content)
+    return "".join(text or "" for text in texts)
 
 
 def _check_schema(param: str, schema: Mapping[str, Any]) -> None:

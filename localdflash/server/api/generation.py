@@ -33,6 +33,7 @@ NEUTRAL: Mapping[str, tuple[str, float]] = {  # sampling parameter -> its sample
     "presence_penalty": ("penalties", 0.0),
     "frequency_penalty": ("penalties", 0.0),
 }
+LOWEST: Mapping[str, float] = {"top_k": 0, "top_p": 1e-6}  # of `SamplingParams`; requests may have lower values
 OVERFLOW = "context_length_exceeded"  # error code: the prompt does not fit
 
 
@@ -64,6 +65,7 @@ def params_of(
     given = {name: value for name in NEUTRAL if (value := getattr(body, name)) is not None}
     if body.repeat_penalty is not None:
         given.setdefault("repetition_penalty", body.repeat_penalty)
+    given |= {name: max(given[name], lowest) for name, lowest in LOWEST.items() if name in given}
     sampling: dict[str, Any] = {"temperature": temperature, **(recommended or {}), **given}
     samplers = {sampler for sampler, _ in NEUTRAL.values()}
     if body.samplers is not None and "infill" not in body.samplers:  # our own infilling replaces that sampler

@@ -52,12 +52,11 @@ def test_prompts_may_be_ids_or_several(client: Any) -> None:
 
 
 def test_log_probabilities_inside_a_character() -> None:
-    tokens = ["é", b"\xf0", b"\x9f", b"\x98\x80", "a"]
-    pieces = [token if isinstance(token, bytes) else token.encode() for token in tokens]
+    pieces = ["é".encode(), b"\xf0", b"\x9f", b"\x98\x80", b"a"]
     tokenizer = Mock(
         piece=lambda token, special=False: pieces[token], spell=lambda ids: b"".join(map(pieces.__getitem__, ids))
     )
-    chosen = [SampledToken(token, -1.0, [(1, -2.0), (2, -3.0)]) for token in range(5)]
+    chosen = [SampledToken(token, -1.0, ((1, -2.0), (2, -3.0))) for token in range(5)]
     choice = Choice(0, Request([], 5), text="é😀a", chosen=chosen)
     logprobs = CompletionChoices(tokenizer, logprobs=True).choice(choice)["logprobs"]
     assert logprobs["text_offset"] == [0, 1, 1, 1, 2]
