@@ -120,6 +120,19 @@ def test_a_refusal_in_the_history_is_text(client: Any) -> None:
     assert len(sizes) == 1
 
 
+def test_half_of_a_surrogate_pair_is_replaced(client: Any) -> None:
+    """A JavaScript client that cuts a text inside an emoji sends one."""
+    for escaped, text in (
+        (r"a\ud83d", "a\ufffd"),
+        (r"\uDE00b", "\ufffdb"),
+        (r"\ud83d\ude00 \ud83d", "😀 \ufffd"),
+        (r"\\ud83d", r"\ud83d"),
+    ):
+        body = b'{"content": "%s"}' % escaped.encode()
+        sent = client("POST", "/tokenize", content=body, headers={"Content-Type": "application/json"})
+        assert sent.json() == client.post("/tokenize", {"content": text}).json()
+
+
 def test_an_answer_goes_on_where_it_stopped(client: Any) -> None:
     begun = client.post(PATH, asked(max_tokens=24)).json()["choices"][0]["message"]["content"]
     messages = [USER, {"role": "assistant", "content": begun}]
