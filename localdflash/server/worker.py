@@ -128,6 +128,7 @@ class AnswerStream:
         except LocaldflashError:  # the queue is full
             self._job = finished
             return False
+        self._job.document = finished.document
         if self._abandoned.is_set():
             self.scheduler.cancel(self._job)
         return True
