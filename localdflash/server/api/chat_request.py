@@ -1,5 +1,6 @@
 """Turn chat requests of all HTTP APIs into generations: prompt by the chat template, tools, output constraints."""
 
+import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -181,6 +182,12 @@ def prompt_of(loaded: LoadedPair, body: ChatRequest, *, first_part: FirstPart = 
         tools=tools_of(body).template_tools,
         first_part=first_part,
     )
+
+
+async def count_prompt(state: AppState, body: ChatRequest) -> int:
+    """Return the number of tokens of a chat request's prompt, which may be longer than the context."""
+    loaded = await state.ready("chat", body.model)
+    return await asyncio.to_thread(lambda: len(prompt_of(loaded, body).encode()))
 
 
 async def prepare_chat(state: AppState, body: ChatRequest) -> tuple[GenerationRequest, Callable[[], AnswerParts]]:

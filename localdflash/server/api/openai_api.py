@@ -15,7 +15,7 @@ from localdflash.engine.pair import Step
 from localdflash.engine.sampling import SampledToken
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.api_state import AppState
-from localdflash.server.api.chat_request import prepare_chat, prompt_of
+from localdflash.server.api.chat_request import count_prompt, prepare_chat, prompt_of
 from localdflash.server.api.completion_request import prepare_prompt, prompts_of
 from localdflash.server.api.content_blocks import AnswerParts, PartsDelta
 from localdflash.server.api.generation import (
@@ -238,17 +238,15 @@ async def answer(
 
 async def apply_template(http: HttpRequest, state: AppState, body: TemplateRequest) -> Response:
     """Serve POST /apply-template: return the rendered prompt, or its number of tokens if `count`."""
-    loaded = await state.ready("chat", body.model)
     if body.count:
-        return json_response({"tokens": await asyncio.to_thread(lambda: len(prompt_of(loaded, body).encode()))})
+        return json_response({"tokens": await count_prompt(state, body)})
+    loaded = await state.ready("chat", body.model)
     return json_response({"prompt": (await asyncio.to_thread(prompt_of, loaded, body)).text})
 
 
 async def count_input_tokens(http: HttpRequest, state: AppState, body: ChatRequest) -> Response:
     """Serve POST /v1/chat/completions/input_tokens, as llama-server does."""
-    loaded = await state.ready("chat", body.model)
-    count = await asyncio.to_thread(lambda: len(prompt_of(loaded, body).encode()))
-    return json_response({"object": "response.input_tokens", "input_tokens": count})
+    return json_response({"object": "response.input_tokens", "input_tokens": await count_prompt(state, body)})
 
 
 async def embeddings(http: HttpRequest, state: AppState) -> Response:
