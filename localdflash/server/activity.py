@@ -1,5 +1,6 @@
 """Middleware around every request: measures idle time, counts requests, and handles unexpected errors."""
 
+import asyncio
 import logging
 import time
 import traceback
@@ -54,6 +55,9 @@ class Activity:
                 await app(scope, receive, send_counted)
             except ClientDisconnect:
                 pass  # the metrics get `CLIENT_LEFT`
+            except asyncio.CancelledError as error:  # the port closes
+                if not status:
+                    await error_response(error, scope["path"])(scope, receive, send_counted)
             except Exception as error:
                 log.error("internal error: %s", _describe_location(error))
                 if not status:

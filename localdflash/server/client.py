@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import h11
@@ -30,6 +31,14 @@ CONNECTION_ERRORS = (OSError, EOFError, h11.RemoteProtocolError)  # become Engin
 REUSE_SECONDS = 30.0  # maximum idle time of a connection to reuse; shorter than servers' keep-alive
 LINGER_SECONDS = 0.2  # how long to wait for the end of a response after its last event
 Event = TypeVar("Event")
+
+
+class NoReply(EngineDisconnect):
+    """A server did not respond in time (exit code 1)."""
+
+
+class DaemonHangs(LocaldflashError):
+    """The daemon accepts connections, but does not respond in time (exit code 1)."""
 
 
 class Exchange:
@@ -282,7 +291,10 @@ class ClientConnection(Generic[Event]):
 
 
 def find_daemon() -> Client | None:
-    """Return a client of the daemon that is running, or None. The daemon may be loading, or about to exit."""
+    """Return a client of the running daemon, which may be loading or about to exit; None if there is none.
+
+    DaemonHangs if the daemon does not respond.
+    """
     path = paths.daemon_socket()
     try:
         paths.check_private(path.parent)
@@ -293,9 +305,18 @@ def find_daemon() -> Client | None:
     client = Client(Address(path))
     try:
         client.health()
+    except NoReply:
+        raise DaemonHangs(f"the daemon{_describe_process(path)} does not respond; kill its process") from None
     except EngineDisconnect:
         return None
     return client
+
+
+def _describe_process(path: Path) -> str:
+    """Return " (process N)" with the id of the process that listens at a Unix socket; "" if that is not known."""
+    with suppress(OSError), unix_socket.connect(path, CONNECT_SECONDS) as connection:
+        return f" (process {unix_socket.peer_pid(connection)})"
+    return ""
 
 
 def _read_pieces(connection: socket.socket, http: Exchange) -> Iterator[bytes]:
@@ -333,7 +354,7 @@ def convert_connection_errors(server: str) -> Iterator[None]:
     try:
         yield
     except TimeoutError:
-        raise EngineDisconnect(f"{server} does not respond") from None
+        raise NoReply(f"{server} does not respond") from None
     except CONNECTION_ERRORS as error:
         problem = "cannot be reached" if isinstance(error, ConnectionRefusedError) else "went away"
         raise EngineDisconnect(f"{server} {problem}: {_reason(error)}") from None

@@ -12,6 +12,7 @@ from localdflash.server.sockets import BACKLOG
 
 WAIT_SECONDS = 10.0  # timeout for a request to arrive
 REPORT_SECONDS = 60.0  # minimum interval of reports that no descriptor is left
+MAX_PIPELINED_BYTES = 65_536  # read from a client while its previous request is being answered
 MAX_DESCRIPTORS = 4096  # requested limit of open file descriptors
 
 
@@ -38,6 +39,8 @@ class ServerConnection(H11Protocol):
         if self._is_answering:
             self.waiting_since = 0.0
             self._start_timeout(restart=True)
+            if not self.cycle.more_body and len(self.conn.trailing_data[0]) < MAX_PIPELINED_BYTES:
+                self.flow.resume_reading()  # uvicorn stops reading, and would not notice that the client disconnects
         elif not self._timeout:  # the request head is incomplete
             self._start_timeout()
 

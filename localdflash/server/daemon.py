@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
     from localdflash.models.load_options import Options
 
-GRACE_SECONDS = 5  # how long running answers may take to finish on shutdown
+GRACE_SECONDS = 5  # how long running answers may take to finish on shutdown, before they get an error
+ERROR_SECONDS = 1  # how long the clients may take to read that error
 KEEP_ALIVE_SECONDS = 75  # longer than clients reuse idle connections, so that none writes to a closed connection
 TICK_SECONDS = 0.2  # interval of checks whether to exit
 MAX_LOG_BYTES = 1_000_000  # a larger log is rotated; one old log is kept
@@ -181,7 +182,7 @@ class Daemon:
             proxy_headers=False,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=GRACE_SECONDS,
+            timeout_graceful_shutdown=GRACE_SECONDS + ERROR_SECONDS,
         )
 
     def _close_idle_connections(self) -> None:
@@ -271,6 +272,16 @@ class DaemonListener(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Do nothing, because the daemon handles signals."""
         yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """See uvicorn. Cancel the requests that still run after `GRACE_SECONDS`: each of them answers an error."""
+        timer = asyncio.get_running_loop().call_later(GRACE_SECONDS, self._cancel_requests)
+        await super().shutdown(sockets)
+        timer.cancel()
+
+    def _cancel_requests(self) -> None:
+        for task in self.server_state.tasks:
+            task.cancel()
 
 
 def _usage_line(path: Path, local_listener: LocalListener) -> str:

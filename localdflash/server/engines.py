@@ -128,12 +128,6 @@ class Engines:
                     raise ModelError(f"no pair is loaded for {PURPOSES[role]}; run `{command}` to load one")
                 await self._load((role,), self._on_demand[role], "wait" if role == "completion" else "refuse")
 
-    async def worker_if_loaded(self, loaded: LoadedPair) -> PairWorker | None:
-        """Return the worker of a pair after any pending eviction is decided; None if the pair was unloaded."""
-        if worker := self.worker_of(loaded):
-            await worker.wait_for_eviction()
-        return self.worker_of(loaded)
-
     async def load(
         self, role: PairRole | None, changes: Mapping[str, Any], policy: EvictionPolicy = "wait"
     ) -> LoadedPair:

@@ -22,14 +22,14 @@ from localdflash.base.errors import (
 from localdflash.base.files import paths
 from localdflash.base.system import process
 from localdflash.models.load_options import Options
-from localdflash.server.client import Client, find_daemon
+from localdflash.server.client import Client, DaemonHangs, find_daemon
 from localdflash.server.engine_spec import EngineSpec
 from localdflash.server.sockets import is_listening
 
 OnStage = Callable[[str], None]  # gets "starting", "loading" or "loading: compiling 3 of 37"
 NOTICE_SECONDS = 0.5  # delay until "starting the daemon ..." is printed
 POLL_SECONDS = 0.02  # interval of checks whether the daemon is ready
-LISTEN_SECONDS = 60.0  # timeout for a started daemon to listen; there is none for loading
+LISTEN_SECONDS = 60.0  # timeout for a daemon to listen and respond; there is none for loading
 STOP_SECONDS = 20.0  # timeout for a daemon to stop
 READY = "ok"
 OUR_PREFIX = "localdflash: "  # start of the command line's messages on stderr
@@ -113,9 +113,9 @@ def stop(client: Client) -> None:
 
 def _find_or_start(spec: EngineSpec, progress: "_StartProgress") -> Client:
     """Return a client of the running daemon; if there is none, start a daemon while holding the start lock."""
-    lock = None
+    lock, deadline = None, time.monotonic() + LISTEN_SECONDS
     while True:
-        if (client := find_daemon()) and _wait_until_ready(client, progress):
+        if (client := _find_until(deadline)) and _wait_until_ready(client, progress):
             return client
         from filelock import FileLock, Timeout
 
@@ -131,6 +131,18 @@ def _find_or_start(spec: EngineSpec, progress: "_StartProgress") -> Client:
         with held:
             if not is_listening(paths.daemon_socket()):
                 _start(spec, progress)
+                continue
+        progress.pause(STARTING)
+
+
+def _find_until(deadline: float) -> Client | None:
+    """Return a client of the running daemon, or None; DaemonHangs only after the deadline."""
+    try:
+        return find_daemon()
+    except DaemonHangs:
+        if time.monotonic() > deadline:
+            raise
+    return None
 
 
 def _wait_until_ready(client: Client, progress: "_StartProgress") -> bool:
@@ -170,7 +182,7 @@ def _start_once(spec: EngineSpec, progress: "_StartProgress") -> None:
     child, deadline = _spawn(spec, log), time.monotonic() + LISTEN_SECONDS
     threading.Thread(target=child.wait, daemon=True).start()  # reap the child
     while child.poll() is None:
-        if (client := find_daemon()) and _wait_until_ready(client, progress):
+        if (client := _find_until(deadline)) and _wait_until_ready(client, progress):
             progress.print_notice(client.get("/ps").get("notice"))
             return
         progress.pause(STARTING)

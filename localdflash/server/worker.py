@@ -27,8 +27,7 @@ from localdflash.models.backend_names import CHECKING_GPU
 from localdflash.models.load_options import Options
 from localdflash.models.memory.free import system_budget
 from localdflash.models.memory.parts import PROGRAM, total
-from localdflash.text.stream import AnswerText, Detokenizer, Ending, TextDecoder
-from localdflash.text.tokenizer import Tokenizer
+from localdflash.text.stream import AnswerText
 
 POLL_SECONDS = 0.02  # interval of checks for finished requests
 PROGRESS_SECONDS = 0.25  # shortest time between two reports of a prefill's progress
@@ -129,6 +128,7 @@ class AnswerStream:
         except LocaldflashError:  # the queue is full
             self._job = finished
             return False
+        self._job.document = finished.document
         if self._abandoned.is_set():
             self.scheduler.cancel(self._job)
         return True
@@ -170,6 +170,7 @@ class PairWorker:
         self._thread: threading.Thread | None = None
         self._unloading = threading.Event()
         self._closed = False
+        self._users = 0  # open contexts of `keep_loaded`
 
     def new_worker(self, options: Options) -> Self:
         """Return a worker for another pair, with this worker's limits and compute lock."""
@@ -190,7 +191,7 @@ class PairWorker:
     @property
     def is_busy(self) -> bool:
         """Return whether any request, chat or completion, is running or waiting."""
-        return self.scheduler is not None and self.scheduler.is_busy
+        return self._users > 0 or (self.scheduler is not None and self.scheduler.is_busy)
 
     @property
     def is_answering(self) -> bool:
@@ -297,20 +298,27 @@ class PairWorker:
 
     async def ready(self) -> LoadedPair:
         """Wait for the pair and return it; raise the error of a failed load."""
-        await self.wait_for_eviction()
-        return await asyncio.wrap_future(self._loading)
+        while not (self._eviction.done() and self._loading.done()):  # either may begin again during the wait
+            await asyncio.wrap_future(self._eviction)
+            await asyncio.wrap_future(self._loading)
+        return self._loading.result()
 
-    async def wait_for_eviction(self) -> None:
-        """Wait until a pending eviction of this pair is done or cancelled."""
-        await asyncio.wrap_future(self._eviction)
+    @contextmanager
+    def keep_loaded(self) -> Iterator[None]:
+        """Count as busy during the context, so that `wait_idle` waits; for requests that are about to follow."""
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
 
     async def wait_idle(self, *, cancel: bool = False) -> None:
         """Wait until no request is left; `cancel` them first if set. `ready` blocks until the eviction is decided."""
         self._eviction, self.is_evicting = _pending(), cancel
         try:
-            if cancel and self.scheduler:
-                self.scheduler.cancel_all()
             while self.is_busy:
+                if cancel and self.scheduler:
+                    self.scheduler.cancel_all()
                 await asyncio.sleep(POLL_SECONDS)
         except BaseException:
             self.cancel_eviction()
@@ -351,23 +359,20 @@ class PairWorker:
     async def stream(
         self,
         request: Request,
-        stops: Sequence[str] = (),
+        text: AnswerText,
         *,
         urgent: bool = False,
         document: str | None = None,
         seconds: float = 0.0,
-        ending: Ending | None = None,
-        make_decoder: Callable[[Tokenizer], TextDecoder] = Detokenizer,
         progress: bool = False,
     ) -> AsyncGenerator[TextDelta]:
-        """Run a request and yield its text deltas, and with `progress` those of its prefill; see `AnswerStream`.
+        """Run a request and yield the deltas of its text, and with `progress` those of its prefill; see `AnswerStream`.
 
         Raise the error of a failed request.
         """
         loaded, scheduler = self.loaded, self.scheduler
         if not (loaded and scheduler):
             raise EngineDisconnect("the model was unloaded; send the request again")
-        text = AnswerText(make_decoder(loaded.tokenizer), request.ends, stops, ending)
         answer = AnswerStream(request, text, loaded.vocab_size, scheduler, self._observe, urgent, seconds)
         request.on_prefill = answer.report_prefill if progress else None
         try:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from localdflash.text.chat_template import TemplateValue
 from localdflash.text.stream import Detokenizer, TextDecoder
 from localdflash.text.thoughts import ThoughtWriter, split_thoughts
 from localdflash.text.tokenizer import Tokenizer
@@ -223,7 +224,7 @@ def start_answer(
     return AnswerStart([PromptStretch(begun, from_user=True)])
 
 
-def adapt_template_variables(template: str, requested: Mapping[str, str | bool] | None) -> dict[str, str | bool]:
+def adapt_template_variables(template: str, requested: Mapping[str, TemplateValue] | None) -> dict[str, TemplateValue]:
     """Return a request's template variables; thinking off is the lowest effort if the template knows only an effort."""
     variables = dict(requested or {})
     off = variables.get("enable_thinking") is False

@@ -24,6 +24,7 @@ from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.user_text import Disguise, PromptStretch
 
 Role = Literal["system", "user", "assistant", "tool"]
+TemplateValue = str | bool | int | float
 MAX_TEMPLATE_CHARS = 64_000
 MAX_CHARS, MAX_SECONDS = 64_000_000, 5.0  # budget of one rendering
 _THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
@@ -105,7 +106,7 @@ def render(
     template: str,
     messages: Sequence[TemplateMessage],
     *,
-    variables: Mapping[str, str | bool] | None = None,
+    variables: Mapping[str, TemplateValue] | None = None,
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> list[PromptStretch]:
     """Render the prompt as stretches of template text and user text; descriptions of `tools` are user text, too.
@@ -121,10 +122,13 @@ def render(
         sandbox.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
         return disguise.split_prompt(
             sandbox.load(code).render(
-                {"tools": disguise.hide_all([*tools]) if tools else None, "documents": None},
-                **(variables or {}),
-                messages=conversation,
-                add_generation_prompt=True,
+                {
+                    **(variables or {}),
+                    "tools": disguise.hide_all([*tools]) if tools else None,
+                    "documents": None,
+                    "messages": conversation,
+                    "add_generation_prompt": True,
+                }
             )
         )
     except LocaldflashError:

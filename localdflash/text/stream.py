@@ -1,7 +1,7 @@
 """Incremental decoding: a stream of token ids becomes a stream of text that is final when it is emitted."""
 
 import codecs
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Protocol
 
 from localdflash.base.errors import UsageError
@@ -41,33 +41,48 @@ class Detokenizer:
 
 
 class StopStrings:
-    """Filter that ends text before the first complete stop string (the longest, if several end together)."""
+    """Filter that ends text before the first complete stop string (the longest, if several end together).
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    A stop string does not count if `is_exempt` returns True for the text before it.
+    """
+
+    def __init__(self, stops: Sequence[str], is_exempt: Callable[[str], bool] | None = None) -> None:
         if "" in stops:
             raise UsageError("stop: empty stop string; leave it out")
         # A stop string in which another one ends earlier never ends the text. Of the others, the earliest start wins.
         self._stops = [stop for stop in stops if not any(other in stop[:-1] for other in stops)]
+        self._is_exempt = is_exempt
+        self._before: list[str] = []  # final text, kept for `is_exempt`
         self._held = ""
-        self._stopped = False
+        self.found = ""  # the stop string that ended the text
 
     def push(self, text: str) -> tuple[str, bool]:
         """Return the text that is now final, and whether a stop string has ended the text."""
-        if self._stopped:
+        if self.found:
             return "", True
         text = self._held + text
-        starts = [start for stop in self._stops if (start := text.find(stop)) >= 0]
-        if starts:
-            self._stopped, self._held = True, ""
-            return text[: min(starts)], True
+        found = [(start, stop) for stop in self._stops if (start := self._find(stop, text)) >= 0]
+        if found:
+            start, self.found = min(found)
+            self._held = ""
+            return text[:start], True
         certain = len(text) - max((overlap_at_end(text, stop) for stop in self._stops), default=0)
         self._held = text[certain:]
+        if self._is_exempt:
+            self._before.append(text[:certain])
         return text[:certain], False
 
     def finish(self) -> str:
         """Return the held-back text; call at the end of the text."""
         held, self._held = self._held, ""
         return held
+
+    def _find(self, stop: str, text: str) -> int:
+        """Return the offset of the first occurrence that counts; -1 if there is none."""
+        start = text.find(stop)
+        while start >= 0 and self._is_exempt and self._is_exempt("".join(self._before) + text[:start]):
+            start = text.find(stop, start + 1)
+        return start
 
 
 class Ending(Protocol):
@@ -135,19 +150,31 @@ def _repeats(text: str, end: int) -> bool:
 
 
 class AnswerText:
-    """Text of an answer, decoded step by step up to a stop string or the end by `ending`; `ends`: the end tokens."""
+    """Text of an answer, decoded step by step up to a stop string or the end by `ending`; `ends`: the end tokens.
+
+    `is_exempt`: see `StopStrings`.
+    """
 
     def __init__(
-        self, decoder: TextDecoder, ends: Container[int], stops: Sequence[str] = (), ending: Ending | None = None
+        self,
+        decoder: TextDecoder,
+        ends: Container[int],
+        stops: Sequence[str] = (),
+        ending: Ending | None = None,
+        is_exempt: Callable[[str], bool] | None = None,
     ) -> None:
-        self._decoder, self._stops, self._ends = decoder, StopStrings(stops), ends
+        self._decoder, self._stops, self._ends = decoder, StopStrings(stops, is_exempt), ends
         self._ending = ending
-        self._stop_found = False
+
+    @property
+    def stop_string(self) -> str:
+        """Return the stop string that ended the text; "" if none did."""
+        return self._stops.found
 
     @property
     def stopped(self) -> bool:
         """Return whether the text is complete."""
-        return self._stop_found or (self._ending is not None and self._ending.ended)
+        return bool(self.stop_string) or (self._ending is not None and self._ending.ended)
 
     @property
     def reason(self) -> str:
@@ -173,14 +200,13 @@ class AnswerText:
 
     def finish(self) -> str:
         """Return the held-back text; call at the end of the answer."""
-        text = "" if self._stop_found else self._finish_decoder()
+        text = "" if self.stop_string else self._finish_decoder()
         return self._ending.push(text) + self._ending.finish() if self._ending else text
 
     def _decode(self, ids: Sequence[int]) -> str:
         text = self._decoder.push(token for token in ids if token not in self._ends)
-        certain, self._stop_found = self._stops.push(text)
-        return certain
+        return self._stops.push(text)[0]
 
     def _finish_decoder(self) -> str:
-        text, self._stop_found = self._stops.push(self._decoder.finish())
+        text, _ = self._stops.push(self._decoder.finish())
         return text + self._stops.finish()

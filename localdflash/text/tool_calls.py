@@ -40,6 +40,10 @@ class CallReader(Protocol):
     def closing(self) -> str:
         """Return the closing mark of a call; "" if the end of the answer closes it."""
 
+    @property
+    def is_in_value(self) -> bool:
+        """Return whether the text so far ends inside a string value of a call."""
+
     def push(self, text: str) -> SplitText:
         """Add text; return the text and call additions that can no longer change."""
 
@@ -48,20 +52,25 @@ class CallReader(Protocol):
 
 
 class MarkedCalls:
-    """`CallReader` of calls between two marks; `is_open`: whether a closing mark after a body belongs to a value."""
+    """`CallReader` of calls between two marks; `is_open`: whether a call's body so far ends inside a value."""
 
     def __init__(
         self,
         opening: str,
         closing: str,
         parse: Callable[[str, bool], ParsedCall],  # takes the text between the marks so far, and whether it has ended
-        is_open: Callable[[str], bool] = lambda body: False,
+        is_open: Callable[[str], bool],
     ) -> None:
         self._opening, self.closing, self._parse, self._is_open = opening, closing, parse, is_open
         self._held, self._inside = "", False
         self._after_call = False  # whether a call has just ended: line feeds after it are not part of the answer
         self._finished_calls = 0
         self._reported = ("", "")  # name and arguments of the current call as reported so far
+
+    @property
+    def is_in_value(self) -> bool:
+        """See `CallReader`."""
+        return self._inside and self._is_open(self._held)
 
     def push(self, text: str) -> SplitText:
         """See `CallReader`."""
@@ -128,6 +137,11 @@ class WholeCalls:
     def __init__(self, tools: Schemas) -> None:
         self._tools, self._held = tools, ""
         self._is_text = False  # whether the answer is text without calls
+
+    @property
+    def is_in_value(self) -> bool:
+        """See `CallReader`."""
+        return is_value_open(self._held)
 
     def push(self, text: str) -> SplitText:
         """See `CallReader`."""
@@ -345,7 +359,7 @@ def call_reader(tokenizer: Tokenizer, tools: Schemas) -> CallReader:
     """Return the reader of calls in this model's answers."""
     match syntax_of(tokenizer):
         case "harmony":
-            return MarkedCalls("<|start|>assistant", "", parse_harmony)
+            return MarkedCalls("<|start|>assistant", "", parse_harmony, is_value_open)
         case "gemma":
             return MarkedCalls("<|tool_call>", "<tool_call|>", parse_gemma, lambda body: body.count(_QUOTE) % 2 == 1)
         case "whole":

@@ -36,7 +36,7 @@ def describe_in_words(messages: Sequence[TemplateMessage], tools: Sequence[Mappi
             described.append(TemplateMessage("user", "\n".join(_RESULT.format(message.content) for message in group)))
         else:
             described += [replace(message, content=_text_with_calls(message), calls=()) for message in group]
-    if not tools:
+    if not (tools and described):
         return described
     words = _INSTRUCTIONS.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
     if described[0].role == "system":

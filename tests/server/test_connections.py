@@ -25,6 +25,8 @@ PATIENCE, MARGIN = 0.3, 3.0  # seconds
 HEAD = f"POST / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n".encode()
 ASK = HEAD + b"Content-Length: 0\r\n\r\n"
 
+reading, disconnected = threading.Event(), threading.Event()  # set by requests that wait until their client disconnects
+
 
 async def answers(scope: Any, receive: Any, send: Any) -> None:
     """Answer after a pause that is longer than a connection may wait; read the body before it or after it."""
@@ -32,7 +34,11 @@ async def answers(scope: Any, receive: Any, send: Any) -> None:
         await asyncio.sleep(4 * PATIENCE)
     while (message := await receive())["type"] == "http.request" and message["more_body"]:
         pass
+    if scope["path"] == "/disconnect":
+        reading.set()
+        message = await receive()
     if message["type"] == "http.disconnect":
+        disconnected.set()
         return
     await asyncio.sleep(2 * PATIENCE)
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
@@ -154,6 +160,29 @@ def test_a_connection_is_kept_for_another_request(served: Served) -> None:
         answered(connection)
         connection.sendall(b"POST")
         assert ended(connection) == b""
+
+
+@pytest.mark.parametrize("more", [b"", b"\r\n", ASK, ASK[:9], HEAD + b"Content-Length: 9\r\n\r\n"])
+def test_a_client_that_sends_more_and_disconnects_is_noticed(served: Served, more: bytes) -> None:
+    reading.clear()
+    disconnected.clear()
+    with served.connect(ASK.replace(b"/", b"/disconnect", 1)) as connection:
+        assert reading.wait(10)
+        connection.sendall(more)
+        until(lambda: _unanswered_bytes(served) == len(more))
+    assert disconnected.wait(10)
+
+
+def _unanswered_bytes(served: Served) -> int:
+    (connection,) = served.server.server_state.connections
+    return len(connection.conn.trailing_data[0])  # type: ignore[union-attr]
+
+
+def test_pipelined_requests_are_answered_in_turn(served: Served) -> None:
+    body = bytes(connections.MAX_PIPELINED_BYTES * 4)
+    with served.connect(ASK, HEAD + b"Content-Length: %d\r\n\r\n" % len(body), body, ASK) as connection:
+        for _ in range(3):
+            answered(connection)
 
 
 def test_the_oldest_waiting_connections_are_closed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,6 +162,37 @@ async def test_an_answer_keeps_it_and_it_leaves_when_nobody_needs_it(start: Star
     assert await running.ends() < 3
 
 
+@pytest.mark.usefixtures("slow")
+async def test_requests_that_run_at_the_end_get_an_error(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One is streamed, one waits in the queue, and one waits for a pair."""
+    monkeypatch.setattr(daemon, "GRACE_SECONDS", 0.2)
+    running = await start()
+
+    async def is_waiting() -> bool:
+        return bool((await running.get("/ps"))["waiting"])
+
+    async with answering(running) as events:
+        queued = asyncio.create_task(running.http.post(CHAT, json=ENDLESS))
+        await until(is_waiting)
+        asked = asyncio.Event()
+
+        async def load(*_: object) -> None:
+            asked.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(running.daemon._engines, "ready", load)
+        loading = asyncio.create_task(running.http.post(CHAT, json=HELLO))
+        await asked.wait()
+        running.daemon.stop()
+        assert [event async for event in events][-1]["error"]["code"] == "engine_stopped"
+        for told in await asyncio.gather(queued, loading):
+            assert (told.status_code, told.json()["error"]["code"]) == (503, "engine_stopped")
+    await running.ends()
+    assert not caplog.records
+
+
 async def test_events_about_models_do_not_keep_it(start: Start) -> None:
     """The stream ends with the daemon, which leaves while a client waits for events."""
     running = await start(idle=0.5)

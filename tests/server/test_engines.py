@@ -4,6 +4,7 @@ import asyncio
 import gc
 import time
 import weakref
+from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,10 +15,13 @@ import pytest
 from localdflash.base.errors import OutOfMemory
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
+from localdflash.server.activity import Activity
 from localdflash.server.api import control
+from localdflash.server.api.api_state import AppState
+from localdflash.server.api.metrics import Metrics
 from localdflash.server.engine_spec import ROLES
 from localdflash.server.engines import UNUSED_SECONDS
-from tests.support.engine_daemon import CHAT, HELLO, LOADED, PLACE
+from tests.support.engine_daemon import CHAT, HELLO, LOADED, LONG, PLACE
 from tests.support.gguf_files import write_header
 
 
@@ -231,6 +235,43 @@ async def test_a_switch_waits_for_the_answer_under_way(make: Any, tiny: str, mon
 
 
 @pytest.mark.usefixtures("slow")
+@pytest.mark.usefixtures("slow")
+async def test_an_unload_waits_for_every_choice(make: Any, tiny: str) -> None:
+    daemon = await make()
+    body = {**HELLO, "n": 3, "max_tokens": 20, "temperature": 2.0, "grammar": LONG["grammar"]}
+    answer = asyncio.create_task(daemon.post(CHAT, body))
+    while not daemon.engines.worker("chat").is_busy:
+        await asyncio.sleep(0.005)
+    unloading = asyncio.create_task(daemon.post("/models/unload", {"model": tiny}))
+    await daemon.until_somebody_waits()
+    assert len((await answer).json()["choices"]) == 3
+    assert (await unloading).json() == {"success": True}
+
+
+async def test_an_unload_waits_while_a_request_is_prepared(make: Any) -> None:
+    engines = (await make()).engines
+    state = AppState(engines, Metrics(), Activity(Metrics()))
+    worker, loaded = engines.worker("chat"), await engines.ready("chat")
+    assert await state.prepare(loaded, lambda: worker.is_busy)
+    assert not worker.is_busy
+
+
+async def test_a_ready_pair_is_loaded_whenever_an_unload_begins(make: Any) -> None:
+    engines = (await make()).engines
+
+    async def is_loaded() -> bool:
+        return engines.worker_of(await engines.ready("chat")) is not None
+
+    for turns in range(-9, 9):  # turns of the event loop from the request to the unload
+        assert await is_loaded()
+        both: list[Coroutine[Any, Any, Any]] = [is_loaded(), engines.unload(engines.worker("chat"))]
+        first, second = both if turns >= 0 else both[::-1]
+        began = asyncio.create_task(first)
+        for _ in range(abs(turns)):
+            await asyncio.sleep(0)
+        assert False not in await asyncio.gather(began, second)
+
+
 async def test_a_client_that_disconnects_while_waiting_switches_nothing(
     make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,6 +110,21 @@ def test_one_that_never_listens_is_given_up(short_home: Path, monkeypatch: pytes
         ensure_daemon(EngineSpec(EMBEDDED), said.append)
 
 
+def test_one_that_does_not_respond_is_named(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
+    monkeypatch.setattr("localdflash.server.client.CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(spawn, "LISTEN_SECONDS", 0.3)
+    stopped, stages = start(), list[str]()
+    process = rf" \(process {stopped.pid}\)" if paths.transport() == "unix" else ""
+    os.kill(stopped.pid, signal.SIGSTOP)
+    try:
+        for find in (find_daemon, lambda: ensure_daemon(EngineSpec(EMBEDDED), said.append, stages.append)):
+            with pytest.raises(LocaldflashError, match=f"the daemon{process} does not respond; kill its process"):
+                find()
+    finally:
+        os.kill(stopped.pid, signal.SIGCONT)
+    assert set(stages) == {spawn.STARTING}
+
+
 def test_an_idle_one_of_another_version_is_replaced(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
     first = start()
     monkeypatch.setattr(spawn, "__version__", "9.9")

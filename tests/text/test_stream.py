@@ -60,6 +60,13 @@ def test_no_text_follows_a_stop_string() -> None:
         StopStrings(["a", ""])
 
 
+@given(cut("a END 'b END' c END d"))
+def test_an_exempt_stop_string_is_text(chunks: list[str]) -> None:
+    stream = StopStrings(["END"], lambda before: before.count("'") < 2)
+    assert "".join(stream.push(chunk)[0] for chunk in chunks) + stream.finish() == "a END 'b END' c "
+    assert stream.found == "END"
+
+
 PROSE = "Somebody walked through the snow for an hour, and then it was dark. "
 
 

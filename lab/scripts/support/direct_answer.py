@@ -20,7 +20,7 @@ def answer_directly(loaded: LoadedPair, prepared: GenerationRequest) -> DirectAn
     """Run a request to its end on a loaded pair; the request holds its statistics afterwards."""
     request, ids, pieces = prepared.requests[0], list[int](), list[str]()
     ending = prepared.ending() if prepared.ending else None
-    text = AnswerText(prepared.make_decoder(loaded.tokenizer), request.ends, prepared.stops, ending)
+    text = AnswerText(prepared.make_decoder(loaded.tokenizer), request.ends, prepared.stops, ending, prepared.is_exempt)
     for step in generate(loaded.pair, request):
         ids += step.tokens
         pieces.append(text.push(step.tokens))

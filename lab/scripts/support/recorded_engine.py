@@ -6,7 +6,7 @@ Unknown answers are generated. An answer takes `FIRST` seconds, and `EACH` per t
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ from localdflash.server.api.api_state import AppState
 from localdflash.server.api.completion_request import prepare_infill
 from localdflash.server.api.schemas import CompleteRequest
 from localdflash.server.worker import TextDelta
-from localdflash.text.stream import AnswerText, Detokenizer
+from localdflash.text.stream import AnswerText
 
 FIRST, EACH = 0.030, 0.004  # seconds, as of a small pair on a laptop
 NO_END = "\0"  # stands for the word in the key of an answer that must not end at once
@@ -108,14 +108,11 @@ class _Worker:
         metrics = SimpleNamespace(record_first_token=lambda _: None)
         self.state = cast(AppState, SimpleNamespace(newest={}, metrics=metrics, engines=self))
 
-    async def worker_if_loaded(self, _: LoadedPair) -> "_Worker":
+    def worker_of(self, _: LoadedPair) -> "_Worker":
         return self
 
-    async def stream(
-        self, request: Request, stops: Sequence[str] = (), *, ending: Any, **_: Any
-    ) -> AsyncGenerator[TextDelta]:
+    async def stream(self, request: Request, text: AnswerText, **_: Any) -> AsyncGenerator[TextDelta]:
         """See `PairWorker.stream`."""
-        text = AnswerText(Detokenizer(self._loaded.tokenizer), request.ends, stops, ending)
         await asyncio.sleep(FIRST)
         current, word, begins, ids = request, self._word, 0, list(request.ids)
         for number in range(request.max_tokens):

@@ -25,6 +25,10 @@ if sys.platform == "win32":
         """Return False."""
         return False
 
+    def peer_pid(connection: socket.socket) -> int:
+        """Raise OSError."""
+        raise OSError(errno.EAFNOSUPPORT, "there are no Unix sockets here")
+
     connect, is_from_other_user = bind, is_listening
 
 else:
@@ -78,3 +82,12 @@ else:
         else:
             _, uid, _ = struct.unpack("=iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         return int(uid)
+
+    def peer_pid(connection: socket.socket) -> int:
+        """Return the id of the process at the other end of a Unix socket."""
+        if sys.platform == "darwin":
+            local, peer_pid_option = 0, 2  # SOL_LOCAL, LOCAL_PEERPID
+            pid = connection.getsockopt(local, peer_pid_option)
+        else:
+            pid, _, _ = struct.unpack("=iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        return int(pid)

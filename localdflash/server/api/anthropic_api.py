@@ -1,6 +1,5 @@
 """Serve Anthropic's POST /v1/messages and /v1/messages/count_tokens by means of chat requests."""
 
-import asyncio
 import re
 import uuid
 from collections.abc import AsyncGenerator, Iterator, Sequence
@@ -14,7 +13,7 @@ from starlette.responses import Response
 from localdflash.server.api import agent_bodies as bodies
 from localdflash.server.api import schemas
 from localdflash.server.api.api_state import AppState
-from localdflash.server.api.chat_request import prepare_chat, prompt_of
+from localdflash.server.api.chat_request import count_prompt, prepare_chat
 from localdflash.server.api.content_blocks import AnswerBlock, AnswerBlocks, BlockEvent
 from localdflash.server.api.generation import GenerationRequest
 from localdflash.server.api.http_responses import (
@@ -50,9 +49,8 @@ async def messages(http: HttpRequest, state: AppState, body: bodies.MessagesRequ
 
 
 async def count_tokens(http: HttpRequest, state: AppState, body: bodies.CountRequest) -> Response:
-    """Serve POST /v1/messages/count_tokens, even for a prompt longer than the context."""
-    loaded, request = await state.ready("chat", body.model), chat_request(body)
-    return json_response({"input_tokens": await asyncio.to_thread(lambda: len(prompt_of(loaded, request).encode()))})
+    """Serve POST /v1/messages/count_tokens."""
+    return json_response({"input_tokens": await count_prompt(state, chat_request(body))})
 
 
 def chat_request(body: bodies.CountRequest) -> schemas.ChatRequest:

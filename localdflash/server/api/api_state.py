@@ -3,7 +3,9 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from localdflash.base.errors import LocaldflashError, ModelBusy, did_you_mean
@@ -18,6 +20,7 @@ from localdflash.server.engines import Engines
 from localdflash.server.tcp import TcpPort
 from localdflash.text.grammar import Grammars
 
+T = TypeVar("T")
 ANY_MODEL = "localdflash"  # model name that selects the loaded model, even if others are refused
 
 
@@ -57,6 +60,12 @@ class AppState:
         if model and model not in (loaded.files.id, loaded.options.pair):
             await asyncio.to_thread(_check_foreign_name, model, loaded, refuses_unknown=self.refuses_unknown)
         return loaded
+
+    async def prepare(self, loaded: LoadedPair, make: Callable[..., T], *arguments: Any) -> T:
+        """Return the result of `make`, which a thread calls. The pair is not unloaded meanwhile."""
+        worker = self.engines.worker_of(loaded)
+        with worker.keep_loaded() if worker else nullcontext():
+            return await asyncio.to_thread(make, *arguments)
 
     def grammars(self, loaded: LoadedPair) -> Grammars:
         """Return the grammar compiler of this pair. It is cached, because preparing the vocabulary takes long."""

@@ -29,7 +29,15 @@ from localdflash.server.api.generation import (
 from localdflash.server.api.http_responses import bad
 from localdflash.server.api.schemas import AllowedChoice, ChatMessage, ChatRequest, NamedTool, TextPart, ToolCall
 from localdflash.text.answer_format import AnswerStart, FirstPart, adapt_template_variables, start_answer
-from localdflash.text.chat_template import CalledTool, Role, TemplateMessage, encode_answer, encode_prompt, render
+from localdflash.text.chat_template import (
+    CalledTool,
+    Role,
+    TemplateMessage,
+    TemplateValue,
+    encode_answer,
+    encode_prompt,
+    render,
+)
 from localdflash.text.grammar import Grammars
 from localdflash.text.stream import Repetition
 from localdflash.text.thoughts import ThoughtSplit, join_thoughts, split_thoughts
@@ -95,7 +103,7 @@ def render_chat(
     loaded: LoadedPair,
     messages: Sequence[TemplateMessage],
     *,
-    variables: Mapping[str, str | bool] | None = None,  # template variables that the request sets
+    variables: Mapping[str, TemplateValue] | None = None,  # template variables that the request sets
     continues_last: bool = False,  # the answer continues the last message
     tools: Sequence[Mapping[str, Any]] = (),
     first_part: FirstPart = "",  # "text" or "call": the answer starts with it, without thoughts
@@ -116,7 +124,7 @@ def render_chat(
 def _render_messages(
     template: str,
     messages: Sequence[TemplateMessage],
-    variables: Mapping[str, str | bool],
+    variables: Mapping[str, TemplateValue],
     tools: Sequence[Mapping[str, Any]],
 ) -> list[PromptStretch]:
     """Render the prompt. If the template rejects or drops a late system message, render late ones as user text."""
@@ -161,7 +169,7 @@ def prompt_of(loaded: LoadedPair, body: ChatRequest, *, first_part: FirstPart = 
         raise bad("continue_final_message", "the last message is not from the assistant")
     match body.reasoning_effort:
         case None:
-            effort: dict[str, str | bool] = {}
+            effort: dict[str, TemplateValue] = {}
         case "none":
             effort = {"enable_thinking": False}
         case level:  # templates know low, medium and high
@@ -176,17 +184,27 @@ def prompt_of(loaded: LoadedPair, body: ChatRequest, *, first_part: FirstPart = 
     )
 
 
+async def count_prompt(state: AppState, body: ChatRequest) -> int:
+    """Return the number of tokens of a chat request's prompt, which may be longer than the context."""
+    loaded = await state.ready("chat", body.model)
+    return await asyncio.to_thread(lambda: len(prompt_of(loaded, body).encode()))
+
+
 async def prepare_chat(state: AppState, body: ChatRequest) -> tuple[GenerationRequest, Callable[[], AnswerParts]]:
     """Return the generation for a chat request, and a function that makes an `AnswerParts` for one choice."""
     loaded = await state.ready("chat", body.model)
     tools = tools_of(body)
-    generation = await asyncio.to_thread(_prepare, loaded, body, tools, state.grammars(loaded))
+    generation = await state.prepare(loaded, _prepare, loaded, body, tools, state.grammars(loaded))
     begun = messages_of(body.messages)[-1].content if body.continue_final_message else ""
     thinking = split_thoughts(begun)[2]
-    return generation, lambda: AnswerParts(
-        None if body.reasoning_format == "none" else ThoughtSplit(thinking=thinking, begun=bool(begun)),
-        tools.reader(loaded.tokenizer),
-    )
+
+    def make_parts() -> AnswerParts:
+        split = None if body.reasoning_format == "none" else ThoughtSplit(thinking=thinking, begun=bool(begun))
+        return AnswerParts(split, tools.reader(loaded.tokenizer))
+
+    if tools.schemas:
+        generation = replace(generation, is_exempt=lambda text: make_parts().ends_in_value(text))
+    return generation, make_parts
 
 
 def _prepare(loaded: LoadedPair, body: ChatRequest, tools: ToolOptions, grammars: Grammars) -> GenerationRequest:
@@ -286,13 +304,14 @@ def _convert_call(call: ToolCall) -> CalledTool:
 
 
 def text_of(content: str | Sequence[TextPart] | None, param: str) -> str:
-    """Join the text parts of a message; ApiError for a part that is not text."""
+    """Join the texts and refusals in the parts of a message; ApiError for another part."""
     if content is None or isinstance(content, str):
         return content or ""
-    for number, part in enumerate(content):
-        if part.text is None or not part.type.endswith("text"):
+    texts = [part.refusal if part.type == "refusal" else part.text for part in content]
+    for number, (part, text) in enumerate(zip(content, texts, strict=True)):
+        if text is None or not part.type.endswith(("text", "refusal")):
             raise bad(f"{param}[{number}]", "expected text (images, files and audio are not supported)")
-    return "".join(part.text or "" for part in content)
+    return "".join(text or "" for text in texts)
 
 
 def _check_schema(param: str, schema: Mapping[str, Any]) -> None:

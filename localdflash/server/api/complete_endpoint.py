@@ -33,7 +33,7 @@ async def complete(http: HttpRequest, state: AppState, body: CompleteRequest) ->
     loaded = await state.ready("completion", body.model)
     if body.mode == "edit" or (body.stream and loaded.edit_format()):
         return EventStream(_predict_edit(state, loaded, body))
-    plan = await asyncio.to_thread(plan_infill, state.infill_planner(loaded), body)
+    plan = await state.prepare(loaded, plan_infill, state.infill_planner(loaded), body)
     if await http.is_disconnected():
         raise ClientDisconnect  # starting would cancel the newer request for which an editor drops this one
     generation = replace(prepare_infill(loaded, plan), document=body.document or None)

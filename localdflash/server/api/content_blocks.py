@@ -35,6 +35,11 @@ class AnswerParts:
         answer, calls = self._reader.push(rest) if self._reader else (rest, [])
         return PartsDelta(thoughts, answer, calls)
 
+    def ends_in_value(self, text: str) -> bool:
+        """Return whether a whole text so far ends inside a string value of a tool call."""
+        self.push(text)
+        return self._reader is not None and self._reader.is_in_value
+
     def finish(self) -> PartsDelta:
         """Return the held-back parts at the end of the answer."""
         thoughts, rest = self._split.finish() if self._split else ("", "")

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,13 +16,13 @@ from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.http_responses import ApiError, bad
 from localdflash.server.api.schemas import SamplingFields
-from localdflash.server.worker import PromptProgress
+from localdflash.server.worker import PairWorker, PromptProgress
 from localdflash.text.grammar import Grammars
-from localdflash.text.stream import Detokenizer, Ending, TextDecoder
+from localdflash.text.stream import AnswerText, Detokenizer, Ending, TextDecoder
 from localdflash.text.tokenizer import Tokenizer
 
 MakeConstraint = Callable[[], Constraint]  # called once per choice, because a constraint has state
-NO_LIMIT = 2**31  # more tokens than any context holds
+NO_LIMIT = 2**31 - 1  # more tokens than any context holds
 COUNTED_CONTEXTS = 2  # a prompt is tokenized up to this multiple of the context length
 NEUTRAL: Mapping[str, tuple[str, float]] = {  # sampling parameter -> its sampler, and its value if that is off
     "temperature": ("temperature", 1.0),
@@ -33,6 +33,7 @@ NEUTRAL: Mapping[str, tuple[str, float]] = {  # sampling parameter -> its sample
     "presence_penalty": ("penalties", 0.0),
     "frequency_penalty": ("penalties", 0.0),
 }
+LOWEST: Mapping[str, float] = {"top_k": 0, "top_p": 1e-6}  # of `SamplingParams`; requests may have lower values
 OVERFLOW = "context_length_exceeded"  # error code: the prompt does not fit
 
 
@@ -43,6 +44,7 @@ class GenerationRequest:
     loaded: LoadedPair
     requests: Sequence[Request]
     stops: tuple[str, ...] = ()  # strings that end an answer; they are not part of it
+    is_exempt: Callable[[str], bool] | None = None  # whether a stop string after this text does not count
     truncated: bool = False  # whether a part of the prompt did not fit and was left out
     urgent: bool = False  # whether the scheduler prefers it to other requests; True for completions
     document: str | None = None  # document id; a newer request with this id cancels the generation
@@ -63,6 +65,7 @@ def params_of(
     given = {name: value for name in NEUTRAL if (value := getattr(body, name)) is not None}
     if body.repeat_penalty is not None:
         given.setdefault("repetition_penalty", body.repeat_penalty)
+    given |= {name: max(given[name], lowest) for name, lowest in LOWEST.items() if name in given}
     sampling: dict[str, Any] = {"temperature": temperature, **(recommended or {}), **given}
     samplers = {sampler for sampler, _ in NEUTRAL.values()}
     if body.samplers is not None and "infill" not in body.samplers:  # our own infilling replaces that sampler
@@ -175,63 +178,72 @@ async def pieces(
     state: AppState, generation: GenerationRequest, *, progress: bool = False
 ) -> AsyncGenerator[ChoicePiece]:
     """Run the choices in turn and yield their pieces. Closing the generator cancels the request within one step."""
-    began = time.perf_counter()
     if generation.document:
         state.newest[generation.document] = generation
-    for index, request in enumerate(generation.requests):
+    if not (worker := state.engines.worker_of(generation.loaded)):
+        raise ApiError(503, "the model was replaced; send the request again", code="model_changed", Retry_After="1")
+    choices = [Choice(index, request) for index, request in enumerate(generation.requests)]
+    for choice in choices:
         if generation.document and state.newest.get(generation.document) is not generation:
             # This choice is outdated: to run it would cancel the newer request.
-            yield ChoicePiece(Choice(index, request, finish="cancelled"), is_last=True)
+            yield ChoicePiece(replace(choice, finish="cancelled"), is_last=True)
             return
-        if not (worker := await state.engines.worker_if_loaded(generation.loaded)):
-            raise ApiError(503, "the model was replaced; send the request again", code="model_changed", Retry_After="1")
-        choice = Choice(index, request)
-        tokens = _TokenBuffer(generation.new_decoder(), request.ends)
-        lines = _IndentLimit(generation.min_indent)
-        ending = generation.ending() if generation.ending else None
-        answer = worker.stream(
-            request,
-            generation.stops,
-            urgent=generation.urgent,
-            document=generation.document,
-            seconds=generation.max_seconds,
-            ending=ending,
-            make_decoder=generation.make_decoder,
-            progress=progress,
-        )
-        async with aclosing(answer) as deltas:
-            async for delta in deltas:
-                if delta.progress:
-                    yield ChoicePiece(choice, progress=delta.progress)
-                    continue
-                if delta.step and not choice.ids:
-                    state.metrics.record_first_token(time.perf_counter() - began)
-                choice.ids += delta.step.tokens if delta.step else ()
-                text = lines.push(delta.text)
-                chosen = tokens.push(delta.chosen, text)
-                choice.text += text
-                choice.chosen += chosen
-                yield ChoicePiece(choice, text, chosen, delta.step)
-                if lines.ended:
-                    break
-        if request.finish_reason == "cancelled" and not (lines.ended or generation.document):
-            if worker.is_evicting:
-                message = f"{worker.display_name} was unloaded for another chat's model"
-                raise ApiError(503, message, code="model_taken", Retry_After="1")
-            raise EngineDisconnect("the engine is stopping; send the request again")  # the scheduler was closed
-        rest = lines.finish()
-        choice.text += rest
-        reason = {"context": "length", "": "cancelled"}.get(request.finish_reason, request.finish_reason)
-        choice.finish = "stop" if lines.ended else reason
-        choice.ending = ending
-        choice.stop_string = _stop_string(choice, generation)
-        remaining = [] if lines.ended or choice.stop_string or (ending and ending.ended) else tokens.finish()
-        choice.chosen += remaining
-        if rest or remaining:
-            yield ChoicePiece(choice, rest, remaining)
-        yield ChoicePiece(choice, is_last=True)
+        with nullcontext() if choice is choices[-1] else worker.keep_loaded():
+            async with aclosing(_choice_pieces(state, worker, generation, choice, progress)) as source:
+                async for piece in source:
+                    yield piece
         if choice.finish == "cancelled":
             return
+
+
+async def _choice_pieces(
+    state: AppState, worker: PairWorker, generation: GenerationRequest, choice: Choice, progress: bool
+) -> AsyncGenerator[ChoicePiece]:
+    """Run one choice and yield its pieces."""
+    began, request = time.perf_counter(), choice.request
+    tokens = _TokenBuffer(generation.new_decoder(), request.ends)
+    lines = _IndentLimit(generation.min_indent)
+    ending = generation.ending() if generation.ending else None
+    answer_text = AnswerText(generation.new_decoder(), request.ends, generation.stops, ending, generation.is_exempt)
+    answer = worker.stream(
+        request,
+        answer_text,
+        urgent=generation.urgent,
+        document=generation.document,
+        seconds=generation.max_seconds,
+        progress=progress,
+    )
+    async with aclosing(answer) as deltas:
+        async for delta in deltas:
+            if delta.progress:
+                yield ChoicePiece(choice, progress=delta.progress)
+                continue
+            if delta.step and not choice.ids:
+                state.metrics.record_first_token(time.perf_counter() - began)
+            choice.ids += delta.step.tokens if delta.step else ()
+            text = lines.push(delta.text)
+            chosen = tokens.push(delta.chosen, text)
+            choice.text += text
+            choice.chosen += chosen
+            yield ChoicePiece(choice, text, chosen, delta.step)
+            if lines.ended:
+                break
+    if request.finish_reason == "cancelled" and not (lines.ended or generation.document):
+        if worker.is_evicting:
+            message = f"{worker.display_name} was unloaded for another chat's model"
+            raise ApiError(503, message, code="model_taken", Retry_After="1")
+        raise EngineDisconnect("the engine is stopping; send the request again")  # the scheduler was closed
+    rest = lines.finish()
+    choice.text += rest
+    reason = {"context": "length", "": "cancelled"}.get(request.finish_reason, request.finish_reason)
+    choice.finish = "stop" if lines.ended else reason
+    choice.ending = ending
+    choice.stop_string = "" if lines.ended else answer_text.stop_string or _stop_marker(choice, generation)
+    remaining = [] if lines.ended or answer_text.stopped else tokens.finish()
+    choice.chosen += remaining
+    if rest or remaining:
+        yield ChoicePiece(choice, rest, remaining)
+    yield ChoicePiece(choice, is_last=True)
 
 
 async def collect(state: AppState, generation: GenerationRequest) -> list[Choice]:
@@ -241,13 +253,12 @@ async def collect(state: AppState, generation: GenerationRequest) -> list[Choice
     return list(choices.values())
 
 
-def _stop_string(choice: Choice, generation: GenerationRequest) -> str:
-    """Return the stop string that ended the text, if one did."""
-    if choice.finish != "stop" or choice.ids[-1] in choice.request.ends:
-        return ""
-    decoder = generation.new_decoder()
-    whole = decoder.push(choice.ids) + decoder.finish()
-    return next((stop for stop in generation.stops if whole.startswith(stop, len(choice.text))), "")
+def _stop_marker(choice: Choice, generation: GenerationRequest) -> str:
+    """Return the stop string whose special token ended the answer; "" if none did, or if the model ends with it."""
+    tokenizer = generation.loaded.tokenizer
+    last = choice.ids[-1] if choice.ids else None
+    markers = (stop for stop in generation.stops if tokenizer.specials.get(stop, -1) == last)
+    return "" if last in tokenizer.ends else next(markers, "")
 
 
 class _TokenBuffer:

@@ -14,7 +14,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from localdflash.base.errors import LocaldflashError, QueueFull
+from localdflash.base.errors import EngineDisconnect, LocaldflashError, QueueFull
 from localdflash.server.refusals import ERRORS
 
 T = TypeVar("T")
@@ -58,6 +58,8 @@ def as_api_error(error: BaseException) -> ApiError:
             status, code = next(known for kind, known in reversed(ERRORS.items()) if isinstance(error, kind))
             retry = {"Retry_After": "1"} if isinstance(error, QueueFull) else {}
             return ApiError(status, " ".join(str(error).split()), code=code, **retry)
+        case asyncio.CancelledError():
+            return as_api_error(EngineDisconnect("the engine is stopping; send the request again"))
     return ApiError(500, "internal error; see the log of localdflash", code="internal_error")
 
 
@@ -168,7 +170,7 @@ class EventStream(Response):
                 try:
                     async for body in events:
                         await self._send_part(send, self._encode(body))
-                except Exception as error:
+                except (Exception, asyncio.CancelledError) as error:
                     if not self._started:
                         raise
                     await self._send_part(send, self._encode(self._failure(as_api_error(error))))

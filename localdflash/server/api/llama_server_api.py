@@ -43,14 +43,16 @@ DEFAULT_MAX_TOKENS = 128  # default of n_predict
 async def infill(http: HttpRequest, state: AppState, body: InfillRequest) -> Response:
     """Serve POST /infill: text at the cursor up to the end of a line, statement or code block."""
     loaded = await state.ready("completion", body.model)
-    generation = await asyncio.to_thread(_infill, loaded, state.infill_planner(loaded), body, state.grammars(loaded))
+    generation = await state.prepare(
+        loaded, _infill, loaded, state.infill_planner(loaded), body, state.grammars(loaded)
+    )
     return await _answer(http, state, generation, body)
 
 
 async def completion(http: HttpRequest, state: AppState, body: RawRequest) -> Response:
     """Serve POST /completion: continue one prompt."""
     loaded = await state.ready(state.engines.raw_prompt_role, body.model)
-    generation = await asyncio.to_thread(_completion, loaded, body, state.grammars(loaded))
+    generation = await state.prepare(loaded, _completion, loaded, body, state.grammars(loaded))
     return await _answer(http, state, generation, body)
 
 

@@ -15,7 +15,7 @@ from localdflash.engine.pair import Step
 from localdflash.engine.sampling import SampledToken
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.api_state import AppState
-from localdflash.server.api.chat_request import prepare_chat, prompt_of
+from localdflash.server.api.chat_request import count_prompt, prepare_chat, prompt_of
 from localdflash.server.api.completion_request import prepare_prompt, prompts_of
 from localdflash.server.api.content_blocks import AnswerParts, PartsDelta
 from localdflash.server.api.generation import (
@@ -32,7 +32,7 @@ from localdflash.server.api.generation import (
 from localdflash.server.api.http_responses import DONE, ApiError, EventStream, json_of, json_response
 from localdflash.server.api.schemas import ChatRequest, CompletionRequest, OpenAIFields, TemplateRequest
 from localdflash.text.grammar import Grammars
-from localdflash.text.stream import TextDecoder
+from localdflash.text.stream import Detokenizer, TextDecoder
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.tool_calls import CallDelta
 
@@ -151,6 +151,7 @@ class CompletionChoices:
 
     tokenizer: Tokenizer
     logprobs: bool
+    _decoders: dict[int, Detokenizer] = field(default_factory=dict)  # by index of the choice
     _offsets: dict[int, int] = field(default_factory=dict)  # next `text_offset` by index of the choice
     prefix, whole, chunk = "cmpl-", "text_completion", "text_completion"
 
@@ -179,10 +180,10 @@ class CompletionChoices:
         }
 
     def _logprobs(self, index: int, chosen: Sequence[SampledToken]) -> dict[str, Any]:
-        offsets = []
+        offsets, decoder = [], self._decoders.setdefault(index, Detokenizer(self.tokenizer))
         for one in chosen:
             offsets.append(self._offsets.get(index, 0))
-            self._offsets[index] = offsets[-1] + len(self._token_text(one.token))
+            self._offsets[index] = offsets[-1] + len(decoder.push([one.token]))
         return {
             "tokens": [self._token_text(one.token) for one in chosen],
             "token_logprobs": [max(one.logprob, MIN_LOGPROB) for one in chosen],
@@ -194,7 +195,12 @@ class CompletionChoices:
         }
 
     def _token_text(self, token: int) -> str:
-        return self.tokenizer.piece(token, special=True).decode("utf-8", "replace")
+        r"""Return the text of a token; invalid UTF-8 in the notation of OpenAI, such as "bytes:\xf0"."""
+        data = self.tokenizer.piece(token, special=True)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
 EndpointChoices = ChatChoices | CompletionChoices
@@ -211,7 +217,7 @@ async def completions(http: HttpRequest, state: AppState, body: CompletionReques
     """Serve POST /v1/completions; with a `suffix`, infill."""
     role = state.engines.raw_prompt_role if body.suffix is None else "completion"
     loaded = await state.ready(role, body.model)
-    generation = await asyncio.to_thread(_prepare_completions, loaded, body, state.grammars(loaded))
+    generation = await state.prepare(loaded, _prepare_completions, loaded, body, state.grammars(loaded))
     return await answer(http, state, generation, body, CompletionChoices(loaded.tokenizer, body.logprobs is not None))
 
 
@@ -232,17 +238,15 @@ async def answer(
 
 async def apply_template(http: HttpRequest, state: AppState, body: TemplateRequest) -> Response:
     """Serve POST /apply-template: return the rendered prompt, or its number of tokens if `count`."""
-    loaded = await state.ready("chat", body.model)
     if body.count:
-        return json_response({"tokens": await asyncio.to_thread(lambda: len(prompt_of(loaded, body).encode()))})
+        return json_response({"tokens": await count_prompt(state, body)})
+    loaded = await state.ready("chat", body.model)
     return json_response({"prompt": (await asyncio.to_thread(prompt_of, loaded, body)).text})
 
 
 async def count_input_tokens(http: HttpRequest, state: AppState, body: ChatRequest) -> Response:
     """Serve POST /v1/chat/completions/input_tokens, as llama-server does."""
-    loaded = await state.ready("chat", body.model)
-    count = await asyncio.to_thread(lambda: len(prompt_of(loaded, body).encode()))
-    return json_response({"object": "response.input_tokens", "input_tokens": count})
+    return json_response({"object": "response.input_tokens", "input_tokens": await count_prompt(state, body)})
 
 
 async def embeddings(http: HttpRequest, state: AppState) -> Response:

@@ -39,6 +39,8 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 }
 
 _FIELD_PATH = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$")  # end of a message of msgspec
+# The group has what must stay: a whole pair, or another escape.
+_LONE_SURROGATE = re.compile(rb"(\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\[^u])|\\u[dD][89a-fA-F]..", re.DOTALL)
 T = TypeVar("T", bound=msgspec.Struct)
 U = TypeVar("U")
 
@@ -47,7 +49,11 @@ async def read(request: Request, kind: type[T]) -> T:
     """Return the JSON body of a request as a struct; the Content-Type is ignored. ApiError if the body is invalid."""
     data = await _read_all(request)
     try:
-        struct = msgspec.json.decode(data, type=kind)
+        try:
+            struct = msgspec.json.decode(data, type=kind)
+        except msgspec.DecodeError:
+            data = _replace_lone_surrogates(data)
+            struct = msgspec.json.decode(data, type=kind)
         _refuse_unsupported(struct, msgspec.json.decode(data, type=dict[str, msgspec.Raw]))
     except msgspec.ValidationError as error:
         raise _invalid(error) from None
@@ -55,6 +61,11 @@ async def read(request: Request, kind: type[T]) -> T:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise ApiError(400, f"the body is not JSON: {reason}", code="invalid_json") from None
     return struct
+
+
+def _replace_lone_surrogates(data: bytes) -> bytes:
+    """Replace escapes of lone surrogates with U+FFFD; clients that cut a text inside an emoji send them."""
+    return _LONE_SURROGATE.sub(lambda match: match[1] or rb"\ufffd", data)
 
 
 def convert(value: object, kind: type[U], param: str) -> U:

@@ -6,11 +6,12 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from localdflash.models.backend_names import Backend, RowsMode
 from localdflash.server.engine_spec import EvictionPolicy, PairRole
+from localdflash.text.chat_template import TemplateValue
 
-Share = Annotated[float, Meta(ge=1e-6, le=1.0)]
+Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Seed = Annotated[int, Meta(ge=-1, le=2**63 - 1)]  # -1: a random seed, as with llama-server
 Count = Annotated[int, Meta(ge=0, lt=2**31)]
-Limit = Annotated[int, Meta(ge=-1, lt=2**31)]  # tokens; -1: as many as the context holds
+Limit = Annotated[int, Meta(ge=-1, lt=2**31)]  # tokens; -1: no limit
 Token = Annotated[int, Meta(ge=0, lt=2**31)]
 Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
 Bias = Annotated[float, Meta(ge=-100.0, le=100.0)]
@@ -31,7 +32,7 @@ class GenerationFields(Struct, kw_only=True):
     stream: bool | None = None
     temperature: Annotated[float, Meta(ge=0.0, le=10.0)] | None = None
     top_p: Share | None = None
-    top_k: Count | None = None
+    top_k: Limit | None = None  # -1: off, as with llama-server
     seed: Seed | None = None
     draft: bool | None = None  # False: decode without drafting, for comparisons
 
@@ -43,7 +44,7 @@ class GenerationFields(Struct, kw_only=True):
 class SamplingFields(GenerationFields, kw_only=True):
     """Fields of all requests that generate text in OpenAI's, llama-server's and our own API."""
 
-    min_p: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
+    min_p: Share | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.1, le=10.0)] | None = None
     repeat_penalty: Annotated[float, Meta(ge=0.1, le=10.0)] | None = None  # llama-server's name
     repeat_last_n: Limit | None = None  # llama-server's name; tokens that the penalty covers; 0 turns all penalties off
@@ -74,6 +75,7 @@ class TextPart(Struct):
 
     type: str
     text: str | None = None
+    refusal: str | None = None
 
 
 class CalledFunction(Struct):
@@ -165,7 +167,7 @@ class ChatRequest(OpenAIFields, kw_only=True):
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
     prediction: Prediction | None = None
-    chat_template_kwargs: dict[str, str | bool] | None = None
+    chat_template_kwargs: dict[str, TemplateValue] | None = None
     reasoning_effort: Effort | None = None
     tools: list[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedChoice | None = None

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from localdflash.server.api.content_blocks import AnswerBlock, AnswerBlocks, AnswerParts, BlockEvent
 from localdflash.text.thoughts import ThoughtSplit
-from localdflash.text.tool_calls import MarkedCalls, parse_json
+from localdflash.text.tool_calls import MarkedCalls, is_value_open, parse_json
 
 ARGUMENTS = st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=5), max_size=3)
 CALL = st.builds(
@@ -26,7 +26,7 @@ TEXT = st.builds(
 
 def written(text: str, cuts: list[int]) -> list[AnswerBlock]:
     """Return the blocks of a text that arrives in pieces; check their events."""
-    parts = AnswerParts(ThoughtSplit(), MarkedCalls("<tool_call>", "</tool_call>", parse_json))
+    parts = AnswerParts(ThoughtSplit(), MarkedCalls("<tool_call>", "</tool_call>", parse_json, is_value_open))
     writer = AnswerBlocks(parts)
     edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     events = list[BlockEvent]()

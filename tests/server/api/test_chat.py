@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from localdflash.text.stream import MIN_REPEAT_CHARS
-from tests.server.api.dialects import CHAT, QUESTION, USER
+from tests.server.api.dialects import CHAT, CHATS, QUESTION, RESPONSES, USER
 
 PATH = CHAT.path
 HOT = {"temperature": 2.5, "seed": 3}
@@ -100,6 +100,37 @@ def test_steps_tell_how_each_token_came(client: Any, seed: int | None) -> None:
     assert list(accumulate(sum(step["sizes"]) for step in steps)) == told
     if seed is None:
         assert "".join(token for step in steps for token in step["tokens"]) == text_of(events)
+
+
+def test_values_of_other_servers(client: Any) -> None:
+    sampled: dict[str, Any] = {"temperature": 2.0, "seed": 1, "max_tokens": 12}
+    greedy = CHAT.ask(client, max_tokens=12)
+    for dialect in CHATS:
+        assert dialect.ask(client, **{**sampled, dialect.limit: 12}, top_p=0).text == greedy.text
+    assert CHAT.ask(client, **sampled, top_k=-1) == CHAT.ask(client, **sampled, top_k=0)
+    reserved = {"add_generation_prompt": False, "messages": "none", "tools": "none", "thinking_budget": 100}
+    assert CHAT.ask(client, max_tokens=12, chat_template_kwargs=reserved) == greedy
+
+
+def test_a_refusal_in_the_history_is_text(client: Any) -> None:
+    sizes = set()
+    for part in ({"type": "refusal", "refusal": "No."}, {"type": "output_text", "text": "No."}):
+        messages = [USER, {"role": "assistant", "content": [part]}, USER]
+        sizes |= {CHAT.ask(client, messages=messages).sizes[0], RESPONSES.ask(client, input=messages).sizes[0]}
+    assert len(sizes) == 1
+
+
+def test_half_of_a_surrogate_pair_is_replaced(client: Any) -> None:
+    """A JavaScript client that cuts a text inside an emoji sends one."""
+    for escaped, text in (
+        (r"a\ud83d", "a\ufffd"),
+        (r"\uDE00b", "\ufffdb"),
+        (r"\ud83d\ude00 \ud83d", "😀 \ufffd"),
+        (r"\\ud83d", r"\ud83d"),
+    ):
+        body = b'{"content": "%s"}' % escaped.encode()
+        sent = client("POST", "/tokenize", content=body, headers={"Content-Type": "application/json"})
+        assert sent.json() == client.post("/tokenize", {"content": text}).json()
 
 
 def test_an_answer_goes_on_where_it_stopped(client: Any) -> None:

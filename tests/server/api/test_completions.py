@@ -1,15 +1,20 @@
 """OpenAI's completions beyond the contract: infilling, several prompts, limits."""
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from localdflash.base.errors import ModelError
+from localdflash.engine.generate import Request
+from localdflash.engine.sampling import SampledToken
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.lab.scripts.support.direct_answer import answer_directly
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.chat_request import render_chat
 from localdflash.server.api.completion_request import prepare_middle
+from localdflash.server.api.generation import Choice
+from localdflash.server.api.openai_api import CompletionChoices
 from localdflash.text.chat_template import TemplateMessage
 from tests.server.api.dialects import COMPLETIONS as DIALECT
 
@@ -44,6 +49,19 @@ def test_prompts_may_be_ids_or_several(client: Any) -> None:
     assert [choice["text"] for choice in told["choices"]] == [c["text"] for one in alone for c in one["choices"]]
     assert told["usage"]["prompt_tokens"] == sum(one["usage"]["prompt_tokens"] for one in alone)
     assert client.post(PATH, {"prompt": PREFIX, "seed": 4}).json()["usage"]["completion_tokens"] <= 16
+
+
+def test_log_probabilities_inside_a_character() -> None:
+    pieces = ["é".encode(), b"\xf0", b"\x9f", b"\x98\x80", b"a"]
+    tokenizer = Mock(
+        piece=lambda token, special=False: pieces[token], spell=lambda ids: b"".join(map(pieces.__getitem__, ids))
+    )
+    chosen = [SampledToken(token, -1.0, ((1, -2.0), (2, -3.0))) for token in range(5)]
+    choice = Choice(0, Request([], 5), text="é😀a", chosen=chosen)
+    logprobs = CompletionChoices(tokenizer, logprobs=True).choice(choice)["logprobs"]
+    assert logprobs["text_offset"] == [0, 1, 1, 1, 2]
+    assert logprobs["tokens"] == ["é", r"bytes:\xf0", r"bytes:\x9f", r"bytes:\x98\x80", "a"]
+    assert logprobs["top_logprobs"] == [{r"bytes:\xf0": -2.0, r"bytes:\x9f": -3.0}] * 5
 
 
 def test_the_last_token_of_the_context_can_be_used(plain: LoadedPair) -> None:

@@ -29,6 +29,7 @@ from localdflash.server.http_app import create_app
 from localdflash.server.refusals import error_of_response
 from localdflash.server.spawn import loading_stage
 from localdflash.server.worker import PairWorker
+from localdflash.text.stream import AnswerText, Detokenizer
 
 CHAT = "/v1/chat/completions"
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12, "temperature": 0}
@@ -146,27 +147,18 @@ def test_loading_another_pair(
         assert client.get("/ps").json()["context"] == 256
 
 
-@pytest.mark.parametrize("ends", ["model_changed", "engine_stopped"])
-async def test_a_request_whose_pair_leaves(made: Callable[..., PairWorker], path: str, ends: str) -> None:
-    """All choices of a request come from one pair; a request whose engine stops ends with an error."""
+async def test_a_request_whose_engine_stops(made: Callable[..., PairWorker]) -> None:
     worker = made()
     app = create_app(Engines(worker))
     worker.start()
     await worker.ready()
-    body = {**ENDLESS, "n": 2} if ends == "model_changed" else {**ENDLESS, "max_tokens": 1000}
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://x", timeout=60) as http:
-        asked = asyncio.create_task(http.post("/v1/completions", json=body))
+        asked = asyncio.create_task(http.post("/v1/completions", json={**ENDLESS, "max_tokens": 1000}))
         while not (worker.scheduler and worker.scheduler.running and worker.scheduler.running.request.stats.steps):
             await asyncio.sleep(0.005)
-        if ends == "model_changed":
-            assert (await http.post("/load", json={"pair": path, "context": 256})).status_code == 200
-        else:
-            await asyncio.to_thread(worker.close)
-        told = await asked
-        assert (told.status_code, told.json()["error"]["code"]) == (503, ends)
-        if ends == "engine_stopped":
-            told = await http.post("/v1/completions", json=WORDS)
-            assert (told.status_code, told.json()["error"]["code"]) == (503, ends)
+        await asyncio.to_thread(worker.close)
+        for told in (await asked, await http.post("/v1/completions", json=WORDS)):
+            assert (told.status_code, told.json()["error"]["code"]) == (503, "engine_stopped")
 
 
 def test_a_model_that_cannot_be_loaded(made: Callable[..., PairWorker], client_of: Any) -> None:
@@ -205,7 +197,8 @@ def test_an_engine_thread_that_dies_is_a_failed_engine(
 
 def test_a_client_whose_event_loop_is_gone_does_not_end_the_engine(worker: PairWorker, client: Any) -> None:
     assert worker.loaded
-    stream = worker.stream(prepare_text(worker.loaded, "def", 400, SamplingParams(temperature=2.0)).requests[0])
+    (request,) = prepare_text(worker.loaded, "def", 400, SamplingParams(temperature=2.0)).requests
+    stream = worker.stream(request, AnswerText(Detokenizer(worker.loaded.tokenizer), request.ends))
     loop = asyncio.new_event_loop()
     loop.run_until_complete(anext(stream))
     loop.close()

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +19,9 @@ from localdflash.server.api.llama_server_api import _infill
 from localdflash.server.api.schemas import Extra, InfillRequest
 from localdflash.text.fim_formats import FORMATS
 from localdflash.text.grammar import Grammars
-from tests.server.api.dialects import AFTER, BEFORE, CHAT, COMPLETIONS, INFILL, RAW, plain_events
+from tests.server.api.dialects import AFTER, BEFORE, CHAT, COMPLETIONS, INFILL, MESSAGES, RAW, plain_events
 from tests.server.api.test_streams import ENDLESS, LONG, send
+from tests.support.scripted_pair import scripted_client
 
 
 def infilled(client: Any, **change: Any) -> dict[str, Any]:
@@ -38,6 +40,19 @@ def test_stop_types(client: Any) -> None:
     told = infilled(client, **before)
     assert told["content"].strip(), "a stop string is not looked for before the cursor"
     assert told["stop_type"] != "word"
+
+
+@pytest.mark.parametrize("marker", ["<|im_start|>", "<|im_end|>"])
+def test_a_special_token_as_a_stop_string(tool_vocabularies: dict[str, Path], marker: str) -> None:
+    """The model's own end token stays its own end."""
+    own = marker == "<|im_end|>"
+    with scripted_client(tool_vocabularies["hermes"], "Hello", marker, "and more") as (client, _):
+        raw = client.post("/completion", RAW.body(stop=[marker])).json()
+        assert (raw["stop_type"], raw["stopping_word"]) == (("eos", "") if own else ("word", marker))
+        message = client.post(MESSAGES.path, MESSAGES.body(stop=[marker])).json()
+        ended = ("end_turn", None) if own else ("stop_sequence", marker)
+        assert (message["stop_reason"], message["stop_sequence"]) == ended
+        assert raw["content"] == message["content"][0]["text"] == "Hello"
 
 
 def test_other_files_stand_at_the_head_of_a_model_with_separators(

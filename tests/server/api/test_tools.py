@@ -88,6 +88,24 @@ def test_nothing_follows_a_forced_call(tool_vocabularies: dict[str, Path], famil
             assert (reply.text, [*reply.calls], reply.finish) == ("", [("weather", ARGUMENTS)], "calls")
 
 
+@every_family
+@pytest.mark.parametrize("text", ["a</tool_call>b", "a<tool_response>b"])
+def test_stop_strings_do_not_cut_arguments(tool_vocabularies: dict[str, Path], family: str, text: str) -> None:
+    """Neither the marks that end an only call, nor stop strings of the request."""
+    tools = Tools({"weather": {"type": "object", "properties": {"city": {"enum": [text]}}, "required": ["city"]}})
+    call = [part.replace("Oslo", text) for part in CALLS[family]]
+    call = [part.replace(', "days": 2', "").replace("\n<parameter=days>\n2\n</parameter>", "") for part in call]
+    call = [part.replace(",days:2", "") for part in call]
+    with scripted_client(tool_vocabularies[family], *call, ENDS[family]) as (client, _):
+        for request in (
+            {"tools": Tools(tools.schemas, must=True)},
+            {"tools": tools, "parallel_tool_calls": False},
+            {"tools": tools, "stop": [text[1:], "b"]},
+        ):
+            reply = called(CHAT, client, **request)
+            assert ([*reply.calls], reply.finish) == ([("weather", {"city": text})], "calls")
+
+
 @pytest.mark.parametrize("family", ["hermes", "harmony", "words"])
 def test_arguments_are_streamed_and_told_as_far_as_they_came(tool_vocabularies: dict[str, Path], family: str) -> None:
     with scripted_client(tool_vocabularies[family], *CALLS[family], ENDS[family]) as (client, _):
@@ -193,6 +211,15 @@ def test_every_dialect_makes_the_same_prompt(tool_vocabularies: dict[str, Path],
         assert client.post("/apply-template", {**body, "count": True}).json() == {"tokens": len(seen[0])}
         counted = MESSAGES.body(tools=TOOLS) | HISTORY[MESSAGES.path]
         assert client.post("/v1/messages/count_tokens", counted).json() == {"input_tokens": len(seen[0])}
+
+
+@pytest.mark.parametrize("family", ["hermes", "words"])
+def test_a_lone_message_of_the_assistant_cannot_be_continued(tool_vocabularies: dict[str, Path], family: str) -> None:
+    with scripted_client(tool_vocabularies[family], "x", "<|im_end|>") as (client, _):
+        for tools in (None, TOOLS):
+            body = CHAT.body(tools=tools, messages=[turn("assistant", "Sure,")], continue_final_message=True)
+            response = client.post(CHAT.path, body)
+            assert (response.status_code, CHAT.error(response.json())) == (400, "chat: no messages; send at least one")
 
 
 def test_a_description_makes_no_markers(tool_vocabularies: dict[str, Path]) -> None:
