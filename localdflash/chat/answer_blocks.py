@@ -207,6 +207,9 @@ class _BlockReader:
         first = self._at + 1
         closing = re.compile(rf"[ \t]{{0,{len(indent) + 3}}}{re.escape(ticks[0])}{{{len(ticks)},}}[ \t]*$")
         end = next((at for at in range(first, len(self._lines)) if closing.match(self._lines[at])), len(self._lines))
+        if (thoughts_end := self._thoughts_end(first, end)) is not None:
+            self._at = thoughts_end
+            return
         inside = [line[len(indent) :] if not line[: len(indent)].strip() else line for line in self._lines[first:end]]
         self._lines[first:end] = inside
         name = path_in_info(info) or path_above(self._line_above(), info)
@@ -225,6 +228,12 @@ class _BlockReader:
             return
         self._at = end + 1
         self._blocks.append(self._make_fence(info, inside, name, end))
+
+    def _thoughts_end(self, first: int, end: int) -> int | None:
+        """Return the line with the end of thoughts in which this fence stays open; None if it is an ordinary fence."""
+        at = next((at for at in range(first, end) if self._lines[at].rstrip().endswith(CLOSING)), end)
+        opens_again = any((fence := _FENCE.match(line)) and fence[3] for line in self._lines[at:end])
+        return at if at < end and (opens_again or end == len(self._lines)) else None
 
     def _make_fence(self, info: str, inside: list[str], name: str, end: int) -> AnswerBlock:
         closed = end < len(self._lines)

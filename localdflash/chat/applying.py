@@ -41,7 +41,7 @@ class ApplyResult:
 
 @dataclass(frozen=True, slots=True)
 class UndoResult:
-    """Restored files, and a line for each file that was not restored; neither has a file that already was as before."""
+    """Restored files, and a line for each file that was not. Files that already had the old content are in neither."""
 
     restored: tuple[str, ...]
     problems: tuple[str, ...] = ()

@@ -30,6 +30,7 @@ from localdflash.models.memory.parts import PROGRAM, total
 from localdflash.text.stream import AnswerText
 
 POLL_SECONDS = 0.02  # interval of checks for finished requests
+IDLE_POLLS = 3  # consecutive checks without a request; a prepared request or a next choice follows within milliseconds
 PROGRESS_SECONDS = 0.25  # shortest time between two reports of a prefill's progress
 MIN_CACHE_BYTES, MAX_CACHE_BYTES = 256_000_000, 8_192_000_000
 
@@ -316,9 +317,11 @@ class PairWorker:
         """Wait until no request is left; `cancel` them first if set. `ready` blocks until the eviction is decided."""
         self._eviction, self.is_evicting = _pending(), cancel
         try:
-            while self.is_busy:
+            idle_polls = 0
+            while idle_polls < IDLE_POLLS:
                 if cancel and self.scheduler:
                     self.scheduler.cancel_all()
+                idle_polls = 0 if self.is_busy else idle_polls + 1
                 await asyncio.sleep(POLL_SECONDS)
         except BaseException:
             self.cancel_eviction()

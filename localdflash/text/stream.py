@@ -43,7 +43,7 @@ class Detokenizer:
 class StopStrings:
     """Filter that ends text before the first complete stop string (the longest, if several end together).
 
-    A stop string does not count if `is_exempt` returns True for the text before it.
+    A stop string does not count if `is_exempt` returns True for the text up to its start and up to its end.
     """
 
     def __init__(self, stops: Sequence[str], is_exempt: Callable[[str], bool] | None = None) -> None:
@@ -80,7 +80,11 @@ class StopStrings:
     def _find(self, stop: str, text: str) -> int:
         """Return the offset of the first occurrence that counts; -1 if there is none."""
         start = text.find(stop)
-        while start >= 0 and self._is_exempt and self._is_exempt("".join(self._before) + text[:start]):
+        while (
+            start >= 0
+            and self._is_exempt
+            and all(self._is_exempt("".join(self._before) + text[:end]) for end in (start, start + len(stop)))
+        ):
             start = text.find(stop, start + 1)
         return start
 

@@ -226,9 +226,14 @@ def parse_tags(body: str, ended: bool, tools: Schemas) -> ParsedCall:
 
 
 def is_value_open(body: str) -> bool:
-    """Return whether a call's body ends inside a JSON string or between <parameter> tags."""
+    """Return whether a call's body ends inside a JSON string or between <parameter> tags; False if it is no call."""
     if _TAGS_HEAD.match(body):
         return _PARAMETER in _WHOLE_PARAMETER.sub("", body)
+    return bool(_JSON_HEAD.match(body)) and is_string_open(body)
+
+
+def is_string_open(body: str) -> bool:
+    """Return whether a text ends inside a JSON string."""
     return '"' in _WHOLE_STRING.sub("", body)
 
 
@@ -359,7 +364,7 @@ def call_reader(tokenizer: Tokenizer, tools: Schemas) -> CallReader:
     """Return the reader of calls in this model's answers."""
     match syntax_of(tokenizer):
         case "harmony":
-            return MarkedCalls("<|start|>assistant", "", parse_harmony, is_value_open)
+            return MarkedCalls("<|start|>assistant", "", parse_harmony, is_string_open)
         case "gemma":
             return MarkedCalls("<|tool_call>", "<tool_call|>", parse_gemma, lambda body: body.count(_QUOTE) % 2 == 1)
         case "whole":

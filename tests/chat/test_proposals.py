@@ -36,6 +36,7 @@ def root(tmp_path: Path) -> Path:
         "\n".join(["1. So:", *(f"   {line}" for line in f"```diff\n{HEAD}{HUNK}```".split("\n"))]),
         f"<think>\n```diff\n{HEAD}@@ -1 +1 @@\n-x\n+y\n```\n</think>\n```diff\n{HEAD}{HUNK}```",
         f"Maybe so:\n```diff\n{HEAD}@@ -1 +1 @@\n-x\n+y\n```\n</think>\n```diff\n{HEAD}{HUNK}```",
+        f"Maybe so:\n```python\nx = 1\n\nNo, better so.\n</think>\n```diff\n{HEAD}{HUNK}```",
         f"```diff\n{HEAD}{HUNK}```\nThe template ends like this:\n```\n<think>\n</think>\n```\n",
         f"```diff\n{HEAD}{HUNK}```".replace("\n", "\r\n"),
         f"```diff\n{HEAD}{HUNK.replace('-6,3 +6,3', '-6,9 +6,7')}```",

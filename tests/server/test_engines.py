@@ -5,7 +5,7 @@ import gc
 import time
 import weakref
 from collections.abc import Coroutine
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from localdflash.base.errors import OutOfMemory
+from localdflash.engine.generate import Request
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.server.activity import Activity
 from localdflash.server.api import control
 from localdflash.server.api.api_state import AppState
+from localdflash.server.api.generation import GenerationRequest, pieces
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.engine_spec import ROLES
 from localdflash.server.engines import UNUSED_SECONDS
@@ -235,7 +237,6 @@ async def test_a_switch_waits_for_the_answer_under_way(make: Any, tiny: str, mon
 
 
 @pytest.mark.usefixtures("slow")
-@pytest.mark.usefixtures("slow")
 async def test_an_unload_waits_for_every_choice(make: Any, tiny: str) -> None:
     daemon = await make()
     body = {**HELLO, "n": 3, "max_tokens": 20, "temperature": 2.0, "grammar": LONG["grammar"]}
@@ -246,6 +247,18 @@ async def test_an_unload_waits_for_every_choice(make: Any, tiny: str) -> None:
     await daemon.until_somebody_waits()
     assert len((await answer).json()["choices"]) == 3
     assert (await unloading).json() == {"success": True}
+
+
+async def test_an_unload_does_not_wait_for_a_client_that_stopped_reading(make: Any) -> None:
+    engines = (await make()).engines
+    state = AppState(engines, Metrics(), Activity(Metrics()))
+    worker, loaded = engines.worker("chat"), await engines.ready("chat")
+    ids = loaded.tokenizer.encode("x")
+    requests = [Request(ids, 2), Request(ids, 2)]
+    async with aclosing(pieces(state, GenerationRequest(loaded, requests))) as source:
+        await anext(source)
+        async with asyncio.timeout(10):
+            await worker.wait_idle()
 
 
 async def test_an_unload_waits_while_a_request_is_prepared(make: Any) -> None:

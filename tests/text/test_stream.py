@@ -67,6 +67,11 @@ def test_an_exempt_stop_string_is_text(chunks: list[str]) -> None:
     assert stream.found == "END"
 
 
+def test_a_stop_string_that_ends_an_exempt_part_counts() -> None:
+    stream = StopStrings(["'}"], lambda before: before.count("'") == 1)
+    assert stream.push("{a: 'b'} c") == ("{a: 'b", True)
+
+
 PROSE = "Somebody walked through the snow for an hour, and then it was dark. "
 
 

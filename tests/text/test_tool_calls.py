@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from localdflash.text.chat_template import CalledTool, TemplateMessage
 from localdflash.text.tokenizer import Tokenizer
-from localdflash.text.tool_calls import CallReader, call_reader, parse_gemma_object
+from localdflash.text.tool_calls import CallReader, call_reader, is_value_open, parse_gemma_object
 from localdflash.text.tools_in_words import describe_in_words
 from tests.support.chat_formats import tool_vocabularies
 from tests.text.test_thoughts import cut
@@ -195,6 +195,20 @@ values = st.recursive(
 @given(st.dictionaries(st.text("ab_1", min_size=1), values, max_size=4))
 def test_gemma_objects_are_parsed(value: dict[str, Any]) -> None:
     assert parse_gemma_object(gemma(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("body", "is_open"),
+    [
+        ('{"name": "say", "arguments": {"text": "a', True),
+        ('{"name": "say", "arguments": {"text": "a"', False),
+        ("<function=say>\n<parameter=text>\na", True),
+        (' tag, 5" wide.', False),
+        ('{"answer": "5', False),
+    ],
+)
+def test_only_a_call_has_open_values(body: str, is_open: bool) -> None:
+    assert is_value_open(body) is is_open
 
 
 def test_malformed_gemma_objects_are_refused() -> None:

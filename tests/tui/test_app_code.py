@@ -71,7 +71,7 @@ async def test_undo_of_a_change_that_was_reverted(folder: Path) -> None:
         await command(pilot, "/undo")
         await wait_until(pilot, lambda: "Restore box.py" in screen_text(app))
         await pilot.press("y")
-        await wait_until(pilot, lambda: "already as before the change" in screen_text(app))
+        await wait_until(pilot, lambda: "no change to undo" in screen_text(app))
 
 
 async def test_diff_without_changes(folder: Path) -> None:

@@ -180,7 +180,7 @@ class AnswerActions(ChatAppBase):
         """See `ChatAppBase`."""
         while stopped and self.queued:
             self.prompt.put_back(*self.queued.pop())  # the oldest last, so that it is first in the prompt
-        if self.queued and not self.talk.is_answering:
+        if self.queued and not (self.talk.is_answering or self._is_starting):
             self.ask(*self.queued.pop(0))
 
     async def _offer_to_drop_messages(self, error: ContextOverflow, continue_last: bool, undo: _Undo | None) -> None:

@@ -95,7 +95,7 @@ class CodeActions(ChatAppBase):
         if undone.restored:
             self.say(f"restored: {', '.join(undone.restored)}")
         elif not undone.problems:
-            self.say(f"already as before the change: {', '.join(changed)}")
+            self.say(f"no change to undo, the old content is there already: {', '.join(changed)}")
         for line in undone.problems:
             self.show_error(line)
 

@@ -83,7 +83,7 @@ class Dialog(ModalScreen[T | None]):
         raise NotImplementedError
 
     def dismiss(self, result: T | None = None) -> AwaitComplete:
-        """Close with a result. Do nothing if the dialog is closed already, as by the first of two keys in one read."""
+        """Close with a result. Do nothing if it is closed already, for example if two keys arrive together."""
         return super().dismiss(result) if self.app.screen is self else AwaitComplete()
 
     def action_close(self) -> None:

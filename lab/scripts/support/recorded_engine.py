@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import AbstractContextManager, aclosing, nullcontext
+from contextlib import aclosing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -110,9 +110,6 @@ class _Worker:
 
     def worker_of(self, _: LoadedPair) -> "_Worker":
         return self
-
-    def keep_loaded(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     async def stream(self, request: Request, text: AnswerText, **_: Any) -> AsyncGenerator[TextDelta]:
         """See `PairWorker.stream`."""

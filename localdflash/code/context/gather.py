@@ -170,7 +170,8 @@ def _passages(
     edited = {diff.name for diff in diffs}
     pieces = []
     for other in others:
-        is_current = other.path == current.path if other.path else other.name == current.name  # the latter: its diff
+        # A document without a path may be an older version of the current file.
+        is_current = other.path == current.path if other.path else other.name == current.name
         if is_current or not _is_allowed(workspace, other):
             continue
         text, similarity = _most_similar(near, other.text)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -188,10 +188,9 @@ async def pieces(
             # This choice is outdated: to run it would cancel the newer request.
             yield ChoicePiece(replace(choice, finish="cancelled"), is_last=True)
             return
-        with nullcontext() if choice is choices[-1] else worker.keep_loaded():
-            async with aclosing(_choice_pieces(state, worker, generation, choice, progress)) as source:
-                async for piece in source:
-                    yield piece
+        async with aclosing(_choice_pieces(state, worker, generation, choice, progress)) as source:
+            async for piece in source:
+                yield piece
         if choice.finish == "cancelled":
             return
 

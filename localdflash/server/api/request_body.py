@@ -40,7 +40,9 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 
 _FIELD_PATH = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$")  # end of a message of msgspec
 # The group has what must stay: a whole pair, or another escape.
-_LONE_SURROGATE = re.compile(rb"(\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\[^u])|\\u[dD][89a-fA-F]..", re.DOTALL)
+_LONE_SURROGATE = re.compile(
+    rb"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\[^u])|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
 T = TypeVar("T", bound=msgspec.Struct)
 U = TypeVar("U")
 

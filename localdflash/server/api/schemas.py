@@ -11,7 +11,7 @@ from localdflash.text.chat_template import TemplateValue
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Seed = Annotated[int, Meta(ge=-1, le=2**63 - 1)]  # -1: a random seed, as with llama-server
 Count = Annotated[int, Meta(ge=0, lt=2**31)]
-Limit = Annotated[int, Meta(ge=-1, lt=2**31)]  # tokens; -1: no limit
+Limit = Annotated[int, Meta(ge=-1, lt=2**31)]  # number of tokens or rank; -1: no limit
 Token = Annotated[int, Meta(ge=0, lt=2**31)]
 Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
 Bias = Annotated[float, Meta(ge=-100.0, le=100.0)]

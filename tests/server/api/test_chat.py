@@ -131,6 +131,8 @@ def test_half_of_a_surrogate_pair_is_replaced(client: Any) -> None:
         body = b'{"content": "%s"}' % escaped.encode()
         sent = client("POST", "/tokenize", content=body, headers={"Content-Type": "application/json"})
         assert sent.json() == client.post("/tokenize", {"content": text}).json()
+    sent = client("POST", "/tokenize", content=rb'{"content": "\ud8"xy"}', headers={"Content-Type": "application/json"})
+    assert sent.status_code == 400
 
 
 def test_an_answer_goes_on_where_it_stopped(client: Any) -> None:
