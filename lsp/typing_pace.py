@@ -3,7 +3,8 @@
 MAX_GAP_SECONDS = 1.0  # a longer gap between keys is a pause, not typing
 MAX_DELAY_SECONDS = 0.15
 NEWEST_WEIGHT = 0.1  # weight of the newest gap or answer in the moving average
-START_CONFIDENCE, MIN_CONFIDENCE, MAX_CONFIDENCE = 0.4, 0.3, 0.6  # required of a suggestion to be shown
+# Required of a suggestion to be shown. Of those below 0.4 one in twelve was of use (log/2026-11-26-after-enter.md).
+START_CONFIDENCE, MIN_CONFIDENCE, MAX_CONFIDENCE = 0.4, 0.3, 0.6
 TARGET_ACCEPTANCE = 0.12  # share of accepted suggestions at which the required confidence does not change
 LEARNING_RATE = 0.03  # change of the required confidence per suggestion and unit of error
 DOUBT_PER_CHARACTER = 0.75  # each typed character that agrees multiplies `1 - confidence` by this

@@ -44,7 +44,7 @@ class GenerationRequest:
     loaded: LoadedPair
     requests: Sequence[Request]
     stops: tuple[str, ...] = ()  # strings that end an answer; they are not part of it
-    is_exempt: Callable[[str], bool] | None = None  # whether a stop string after this text does not count
+    is_exempt: Callable[[str], bool] | None = None  # which stop strings do not count, see `StopStrings`
     truncated: bool = False  # whether a part of the prompt did not fit and was left out
     urgent: bool = False  # whether the scheduler prefers it to other requests; True for completions
     document: str | None = None  # document id; a newer request with this id cancels the generation
