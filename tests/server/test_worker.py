@@ -2,20 +2,18 @@
 
 import asyncio
 from collections.abc import Sequence
-from unittest.mock import Mock
 
 import pytest
 
 from localdflash.base.files.paths import cache_folder
 from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.engine.scheduler import EngineJob
 from localdflash.models.load_options import Options
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.server import worker
 from localdflash.server.api.completion_request import prepare_middle
-from localdflash.server.worker import AnswerStream, PairWorker
+from localdflash.server.worker import PairWorker
 from localdflash.text.stream import AnswerText, Detokenizer
 from tests.support.scripted_pair import answering_client
 
@@ -64,24 +62,6 @@ def test_the_cache_takes_an_eighth_of_what_is_free(free: int, budget: int, monke
     monkeypatch.setattr(worker, "system_budget", lambda: MemoryBudget(free, 0, "memory"))
     assert PairWorker(Options(backend="llama.cpp"), None, 4, lambda step: None)._choose_cache_bytes() == budget
     assert PairWorker(Options(backend="llama.cpp"), 0, 4, lambda step: None)._choose_cache_bytes() == 0
-
-
-async def test_a_newer_request_cancels_a_completion_that_continues_past_its_end() -> None:
-    """The continuation itself cancels no request of its document."""
-    submitted, documents = list[EngineJob](), list[str | None]()
-
-    def submit(job: EngineJob) -> None:
-        submitted.append(job)
-        documents.append(job.document)
-
-    scheduler, text = Mock(submit=submit), Mock(**{"resumes.return_value": True, "finish.return_value": ""})
-    answer = AnswerStream(Request([1], 9), text, 10, scheduler, Mock(), urgent=True, seconds=0.0)
-    answer._submit(answer.request, "a.py")
-    submitted[0].generation.ids += [2, 0]
-    answer.request.finish_reason = "stop"
-    answer._on_end(None)
-    assert documents == ["a.py", None]
-    assert submitted[1].document == "a.py"
 
 
 def test_a_header_comes_with_its_body(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,11 +21,11 @@ from localdflash.engine.pair import Step
 from localdflash.engine.sampling import SampledToken
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.lsp.engine_completer import CompletionClient, CompletionSource, Event
+from localdflash.server.answer_stream import TextDelta
 from localdflash.server.api import complete_endpoint
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.completion_request import prepare_infill
 from localdflash.server.api.schemas import CompleteRequest
-from localdflash.server.worker import TextDelta
 from localdflash.text.stream import AnswerText
 
 FIRST, EACH = 0.030, 0.004  # seconds, as of a small pair on a laptop

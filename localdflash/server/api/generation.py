@@ -13,10 +13,11 @@ from localdflash.engine.sampling import Constraint, SampledToken
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.stats import Stats
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.server.answer_stream import PromptProgress
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.http_responses import ApiError, bad
 from localdflash.server.api.schemas import SamplingFields
-from localdflash.server.worker import PairWorker, PromptProgress
+from localdflash.server.worker import PairWorker
 from localdflash.text.grammar import Grammars
 from localdflash.text.stream import AnswerText, Detokenizer, Ending, TextDecoder
 from localdflash.text.tokenizer import Tokenizer

@@ -242,7 +242,7 @@ def test_timings_per_token(client: Any, path: str) -> None:
 @pytest.mark.parametrize("seconds", [0.0, 100.0])
 def test_progress_of_a_prefill(client: Any, path: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream reports it before the text: at the start, then at most once in a while, and at the end."""
-    monkeypatch.setattr("localdflash.server.worker.PROGRESS_SECONDS", seconds)
+    monkeypatch.setattr("localdflash.server.answer_stream.PROGRESS_SECONDS", seconds)
     lines = f"{seconds} {path}\n" + "x = 1\n" * 150
     prompt = {"messages": [{"role": "user", "content": lines}]} if path == CHAT.path else {"prompt": lines}
     body = {**prompt, "n_predict": 4, "temperature": 0, "return_progress": True}
