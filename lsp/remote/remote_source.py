@@ -12,7 +12,8 @@ import msgspec
 
 from localdflash.base.errors import EngineDisconnect, LocaldflashError
 from localdflash.code.context.context import ContextPiece
-from localdflash.code.fim.presentable import PresentableEnding, plan_ending
+from localdflash.code.fim.endings import plan_ending
+from localdflash.code.fim.presentable import PresentableEnding
 from localdflash.code.fim.prompt import Gap
 from localdflash.lsp.engine_completer import Event, decode_event
 from localdflash.lsp.remote.remote_prompt import RemotePrompt

@@ -13,8 +13,8 @@ from typing import Literal
 from localdflash.code.fim.brackets import CLOSERS, Brackets, Opener
 from localdflash.text import syntax
 
-Mode = Literal["auto", "line", "lines"]  # requested extent; "lines": to the end of the block
-ExtentKind = Literal["line", "statement", "block"]
+Mode = Literal["auto", "line", "lines", "open"]  # requested extent; "lines": the block; "open": as the model ends it
+ExtentKind = Literal["line", "statement", "block", "open"]
 
 MAX_BEFORE_CHARS, MAX_AFTER_CHARS = 4000, 3000  # characters around the cursor that are searched for brackets
 LINES_ABOVE, LINES_BELOW = 8, 3  # non-empty lines that an answer must not repeat
@@ -110,7 +110,11 @@ def _kind(mode: Mode, line: str, rest: str, brackets: Brackets, after_block_star
         return "line"
     if mode == "lines":
         return "block"
-    if brackets.terminator or not _CLOSING.fullmatch(rest):
+    if brackets.terminator:
+        return "line"
+    if mode == "open":
+        return "open"
+    if not _CLOSING.fullmatch(rest):
         return "line"
     return "block" if after_block_start or not (line.strip() or rest.strip()) else "statement"
 

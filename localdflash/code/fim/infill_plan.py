@@ -8,9 +8,10 @@ from localdflash.base.errors import ContextOverflow
 from localdflash.code.context.context import ContextPiece
 from localdflash.code.fim.choices import DistinctStart
 from localdflash.code.fim.encoder import Encoder
+from localdflash.code.fim.endings import plan_ending
 from localdflash.code.fim.extent import Mode
 from localdflash.code.fim.healing import Healing, Spellings, unfinished_word
-from localdflash.code.fim.presentable import PresentableEnding, plan_ending
+from localdflash.code.fim.presentable import PresentableEnding
 from localdflash.code.fim.prompt import MAX_PROMPT_TOKENS, Gap, InfillPrompt, assemble
 from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams
@@ -72,6 +73,8 @@ class InfillPlanner:
         patience = None if is_requested and max_tokens else self._patience
         spellings = self._spellings.result() if heals and wait([self._spellings], patience).done else None
         word = unfinished_word((gap.prefix + gap.middle).rpartition("\n")[2]) if spellings else ""
+        if mode == "auto" and min_probability == 0 and self._format.markers:
+            mode = "open"
         gap, ending = plan_ending(gap, others, mode, min_probability, word, adds_blanks=heals)
         gap, context = gap.without(word), self._context
         limit = min(max_prompt_tokens, self._format.max_prompt_tokens)

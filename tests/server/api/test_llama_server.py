@@ -36,7 +36,7 @@ def test_stop_types(client: Any) -> None:
     late = infilled(client, max_tokens=400, t_max_predict_ms=0.001)
     assert 0 < late["tokens_predicted"] < 100
     assert late["stop_type"] == "limit"
-    before = {"input_prefix": "def add(a, b):\n    return", "input_suffix": "\n", "stop": ["return"]}
+    before = {"input_prefix": "def add(a, b):\n    return", "input_suffix": "\n", "stop": ["return"], "max_tokens": 3}
     told = infilled(client, **before)
     assert told["content"].strip(), "a stop string is not looked for before the cursor"
     assert told["stop_type"] != "word"

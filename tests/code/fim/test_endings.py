@@ -1,20 +1,23 @@
-"""Presentable endings: which text of an answer is shown, and when; known names."""
+"""Endings of answers: which text is shown, and when; known names."""
 
 import math
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localdflash.code.fim.extent import find_cursor_context
+from localdflash.code.fim.endings import plan_ending
+from localdflash.code.fim.extent import Mode, find_cursor_context
 from localdflash.code.fim.known_names import KnownNames
 from localdflash.code.fim.presentable import PresentableEnding
-from localdflash.code.fim.sound import Soundness
+from localdflash.code.fim.prompt import Gap
 
 
 def ending(before: str, after: str, *, asked: bool = False) -> PresentableEnding:
-    cursor = find_cursor_context("python", before, after)
-    return PresentableEnding(cursor, Soundness(cursor, before, after), (before, after), "", 0.0 if asked else 0.25)
+    mode, min_probability = ("open", 0.0) if asked else ("auto", 0.25)
+    gap = Gap("file.py", "python", before, "", after)
+    return plan_ending(gap, (), cast(Mode, mode), min_probability, adds_blanks=False)[1]()
 
 
 def shown(before: str, after: str, tokens: list[tuple[str, float]]) -> str:
@@ -88,6 +91,32 @@ GOES_ON = {
     ),
     "not for ever": ("x = ", "\n", [("f", 0.9), ("(", 0.9), END, ("(", 0.9), END, ("(", 0.9), END, ("))))", 0.9)], "f"),
 }
+
+
+REQUESTED = {
+    "a call continues past the model's end": ("x = ", "\n", ["f(a", END, ", b", END, ")", END], "f(a, b)"),
+    "a sound statement ends with the model": ("x = ", "\n", ["f(a)", END, "\ny = 2"], "f(a)"),
+    "lines follow the cursor's line": (
+        *("def f(a):\n    if a", " < 3:\n        return 2\n"),
+        *([" > 5:\n        return 1\n    if a", END, "bc", END], " > 5:\n        return 1\n    if a"),
+    ),
+    "the rest of the cursor's line is not repeated": (
+        *("def f(n):\n    n ", "ult\n"),
+        *(["+= 1\n    return result", END], "+= 1\n    return res"),
+    ),
+    "an answer that is never sound is cut to its sound beginning": ("x = ", "\n", ["f(", END, "(", END, "(", END], "f"),
+    "without one it is cut at the first end": ("x = ", "\n", ["(", END, "[", END, "{", END], "("),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "tokens", "expected"), REQUESTED.values(), ids=REQUESTED)
+def test_requested(before: str, after: str, tokens: list[str], expected: str) -> None:
+    one, came = ending(before, after, asked=True), ""
+    for token in tokens:
+        if token == END and not one.resumes():
+            break
+        came += one.push(token, math.log(0.9)) if token else ""
+    assert came + one.finish() == expected
 
 
 @pytest.mark.parametrize(("before", "after", "tokens", "expected"), GOES_ON.values(), ids=GOES_ON)
