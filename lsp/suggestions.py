@@ -1,6 +1,7 @@
 """Suggestions: texts for an *anchor*, a position in a document, kept while the text typed there agrees with them."""
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,7 @@ class Suggestion:
     typed: str  # text between the anchor and the cursor of the request
     text: str = ""
     confidence: float | None = None  # probability of its first token, if known
+    logprob: float = -math.inf  # of the text, once it has ended, if known
     ended: str = ""
     name: str = field(default_factory=lambda: str(next(_names)))
 
@@ -173,6 +175,6 @@ class Generator:
         if finish == CANCELLED:
             suggestion.cut_off(FAILED)
         elif finish:
-            suggestion.ended = finish
+            suggestion.ended, suggestion.logprob = finish, event.get("logprob", -math.inf)
             if event.get("tokens") or finish == NEXT_EDIT:
                 self._on_last(event)

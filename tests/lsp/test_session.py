@@ -109,6 +109,14 @@ async def test_a_text_of_low_confidence_is_shown_on_request_only(desk: Desk) -> 
     assert texts(await manual) == ["one()", "two()"]
 
 
+async def test_requested_texts_are_offered_the_likeliest_first(desk: Desk) -> None:
+    manual = desk.ask(manual=True)
+    asked = await desk.asked(1)
+    for index, (text, logprob) in enumerate([("one()", -3.0), ("two()", -1.5), ("three()", -2.0)]):
+        asked.say(text, end="line", index=index, logprob=logprob)
+    assert texts(await manual) == ["two()", "three()", "one()"]
+
+
 @pytest.mark.parametrize(("end", "why"), [("stop", "nothing to add"), ("failed", "")])
 async def test_a_request_by_hand_without_an_answer_has_a_reason(desk: Desk, end: str, why: str) -> None:
     manual = desk.ask(manual=True)

@@ -26,6 +26,7 @@ from localdflash.server.api.schemas import CompleteRequest
 from localdflash.text.syntax import language_of
 
 Event = dict[str, Any]
+_CHOICE_FIELDS = ("finish", "confidence", "logprob", "tokens")
 
 
 async def complete(http: HttpRequest, state: AppState, body: CompleteRequest) -> Response:
@@ -114,8 +115,13 @@ class _AnswerProgress:
 async def stream_answers(state: AppState, generation: GenerationRequest, count: int) -> AsyncGenerator[Event]:
     """Yield the events of up to `count` different answers, the first while it grows, the others once they have ended.
 
-    Repeated answers are left out, and blank ones too unless they are the last.
+    Repeated answers are left out, and blank ones too unless they are the last. If only the likeliest answer is wanted,
+    its events follow when all have ended.
     """
+    if generation.likeliest:
+        for event in await _likeliest(state, generation):
+            yield event
+        return
     progress, ends, texts = _AnswerProgress(), list[Event](), list[str]()
     async with aclosing(pieces(state, generation)) as source:
         async for piece in source:
@@ -147,6 +153,23 @@ async def stream_answers(state: AppState, generation: GenerationRequest, count: 
             progress = _AnswerProgress(len(texts))
 
 
+async def _likeliest(state: AppState, generation: GenerationRequest) -> list[Event]:
+    """Return the events of the likeliest answer; of the first one if all are blank."""
+    best, progress = list[Event](), _AnswerProgress()
+    async with aclosing(pieces(state, generation)) as source:
+        async for piece in source:
+            progress.add(piece.chosen)
+            if not piece.is_last:
+                continue
+            choice = piece.choice
+            if not best or (choice.text.strip() and choice.finish in ("stop", "length")):  # likelier than those before
+                event = {"index": 0, "text": choice.text, "confidence": progress.confidence}
+                best = [event | {"tokens": choice.request.stats.tokens}] if choice.text else []
+                best.append({**_end_event(choice, progress), "stop": True})
+            progress = _AnswerProgress()
+    return best
+
+
 def _end_event(choice: Choice, progress: _AnswerProgress) -> Event:
     stats, stopped = choice.request.stats, choice.ending.reason if choice.ending else ""
     return {
@@ -155,6 +178,7 @@ def _end_event(choice: Choice, progress: _AnswerProgress) -> Event:
         "finish": stopped if choice.finish == "stop" and stopped else choice.finish,
         "tokens": stats.tokens,
         "confidence": progress.confidence,
+        "logprob": round(choice.logprob, 3),
         "tau": round(stats.tau, 3),
         "timings": timings([choice.request]),
     }
@@ -174,7 +198,7 @@ async def _whole(state: AppState, generation: GenerationRequest, count: int, exp
         async for event in source:
             text += event["text"]
             if "finish" in event:
-                choices.append({**{name: event[name] for name in ("finish", "confidence", "tokens")}, "text": text})
+                choices.append({"text": text} | {name: event[name] for name in _CHOICE_FIELDS})
                 text = ""
     ran = [request for request in generation.requests if request.finish_reason]
     return {"choices": choices, "timings": timings(ran), **explanation}

@@ -80,5 +80,12 @@ def prepare_text(loaded: LoadedPair, prompt: PromptField, max_tokens: int, param
 
 def prepare_infill(loaded: LoadedPair, plan: InfillPlan) -> GenerationRequest:
     """Convert an infill plan to a generation."""
-    truncated = plan.prompt.truncated
-    return GenerationRequest(loaded, plan.requests, plan.stops, truncated=truncated, urgent=True, ending=plan.ending)
+    return GenerationRequest(
+        loaded,
+        plan.requests,
+        plan.stops,
+        truncated=plan.prompt.truncated,
+        urgent=True,
+        ending=plan.ending,
+        likeliest=plan.likeliest,
+    )

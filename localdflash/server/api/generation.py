@@ -1,5 +1,6 @@
 """Generate answers: an HTTP API makes a `GenerationRequest`, and formats the text that `pieces` yields."""
 
+import math
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -52,6 +53,7 @@ class GenerationRequest:
     max_seconds: float = 0.0  # time limit of each choice after its first step; 0: none
     min_indent: int = 0  # the answer ends before a line (not the first) that is indented less
     ending: Callable[[], Ending] | None = None  # makes the `Ending` of one choice
+    likeliest: bool = False  # only the likeliest choice is wanted: the others end once they are less likely
     make_decoder: Callable[[Tokenizer], TextDecoder] = Detokenizer
 
     def new_decoder(self) -> TextDecoder:
@@ -158,7 +160,8 @@ class Choice:
     ids: list[int] = field(default_factory=list)  # all committed tokens, even if their text was cut off
     text: str = ""
     chosen: list[SampledToken] = field(default_factory=list)  # tokens with log-probabilities, if requested
-    finish: str = ""  # "stop", "length" or "cancelled"; empty while running
+    logprob: float = 0.0  # sum over the sampled tokens, including ends, if the request records probabilities
+    finish: str = ""  # "stop", "length", "cancelled" or "unlikely"; empty while running
     stop_string: str = ""  # the stop string that ended the text, if any
     ending: Ending | None = None  # set at the end of the answer
 
@@ -184,20 +187,28 @@ async def pieces(
     if not (worker := state.engines.worker_of(generation.loaded)):
         raise ApiError(503, "the model was replaced; send the request again", code="model_changed", Retry_After="1")
     choices = [Choice(index, request) for index, request in enumerate(generation.requests)]
+    least = -math.inf
     for choice in choices:
         if generation.document and state.newest.get(generation.document) is not generation:
             # This choice is outdated: to run it would cancel the newer request.
             yield ChoicePiece(replace(choice, finish="cancelled"), is_last=True)
             return
-        async with aclosing(_choice_pieces(state, worker, generation, choice, progress)) as source:
+        async with aclosing(_choice_pieces(state, worker, generation, choice, progress, least)) as source:
             async for piece in source:
                 yield piece
+        if generation.likeliest and choice.text.strip():
+            least = max(least, choice.logprob)
         if choice.finish == "cancelled":
             return
 
 
 async def _choice_pieces(
-    state: AppState, worker: PairWorker, generation: GenerationRequest, choice: Choice, progress: bool
+    state: AppState,
+    worker: PairWorker,
+    generation: GenerationRequest,
+    choice: Choice,
+    progress: bool,
+    least: float,  # minimum log-probability; below it the choice ends
 ) -> AsyncGenerator[ChoicePiece]:
     """Run one choice and yield its pieces."""
     began, request = time.perf_counter(), choice.request
@@ -225,9 +236,14 @@ async def _choice_pieces(
             chosen = tokens.push(delta.chosen, text)
             choice.text += text
             choice.chosen += chosen
+            choice.logprob += sum(one.logprob for one in delta.chosen)
             yield ChoicePiece(choice, text, chosen, delta.step)
             if lines.ended:
                 break
+            if choice.logprob < least:
+                choice.finish = "unlikely"
+                yield ChoicePiece(choice, is_last=True)
+                return
     if request.finish_reason == "cancelled" and not (lines.ended or generation.document):
         if worker.is_evicting:
             message = f"{worker.display_name} was unloaded for another chat's model"
