@@ -24,6 +24,7 @@ from localdflash.lsp.suggestions import (
     whole_words,
 )
 from localdflash.lsp.typing_pace import TypingPace
+from localdflash.text.stream import UNSOUND
 
 MAX_ANSWER_TOKENS = 96
 MIN_TOKEN_PROBABILITY = 0.25  # an automatic answer ends before two tokens in a row below this
@@ -286,7 +287,7 @@ class Session:
         if not current():
             return []
         texts: dict[str, Suggestion] = {}
-        for suggestion in sorted(requested, key=lambda one: -one.logprob):
+        for suggestion in sorted(requested, key=lambda one: (one.ended == UNSOUND, -one.logprob)):
             text = suggestion.text if suggestion.ended else whole_lines(suggestion.text) or whole_words(suggestion.text)
             texts.setdefault(text.rstrip(), suggestion)
         offers = [SuggestionOffer(suggestion, text, self._turn) for text, suggestion in texts.items() if text.strip()]

@@ -89,6 +89,9 @@ class StopStrings:
         return start
 
 
+UNSOUND = "unsound"  # `Ending.reason` of an answer with which the file does not parse
+
+
 class Ending(Protocol):
     """Rule that ends an answer by its text, consulted after each step."""
 

@@ -13,6 +13,7 @@ from localdflash.code.fim.prompt import Gap
 from localdflash.code.fim.python_lines import missing_blanks
 from localdflash.code.fim.sound import Soundness
 from localdflash.code.fim.stopping import Stopping
+from localdflash.text.stream import UNSOUND
 
 MIN_LINE_PROBABILITY = 0.1  # joint probability of the first line's tokens, for an answer to continue past its end
 MAX_CONTINUED_ENDS = 2  # ends that one answer continues past; more brought nothing on HumanEval-Infilling
@@ -100,6 +101,12 @@ class RequestedEnding(PresentableEnding):
     def __init__(self, cursor: CursorContext, sound: Callable[[str], bool], word: str, lead: str = "") -> None:
         super().__init__(cursor, sound, Stopping(cursor, len(word)), lead)
         self._passed_ends = list[int]()  # lengths at the ends that the answer continued past
+        self._is_unsound = False
+
+    @property
+    def reason(self) -> str:
+        """See `Ending`."""
+        return UNSOUND if self._is_unsound else super().reason
 
     def resumes(self) -> bool:
         """See `Ending`."""
@@ -117,6 +124,7 @@ class RequestedEnding(PresentableEnding):
         text = super().finish()
         if text or self._sent:
             return text
+        self._is_unsound = True
         return self._take_up_to(next((end for end in self._passed_ends if end), len(self._text.rstrip())))
 
 

@@ -154,7 +154,7 @@ async def stream_answers(state: AppState, generation: GenerationRequest, count: 
 
 
 async def _likeliest(state: AppState, generation: GenerationRequest) -> list[Event]:
-    """Return the events of the likeliest answer; of the first one if all are blank."""
+    """Return the events of the likeliest sound answer; of the first one if none is sound."""
     best, progress = list[Event](), _AnswerProgress()
     async with aclosing(pieces(state, generation)) as source:
         async for piece in source:
@@ -162,7 +162,7 @@ async def _likeliest(state: AppState, generation: GenerationRequest) -> list[Eve
             if not piece.is_last:
                 continue
             choice = piece.choice
-            if not best or (choice.text.strip() and choice.finish in ("stop", "length")):  # likelier than those before
+            if not best or choice.is_sound:  # then it is likelier than those before
                 event = {"index": 0, "text": choice.text, "confidence": progress.confidence}
                 best = [event | {"tokens": choice.request.stats.tokens}] if choice.text else []
                 best.append({**_end_event(choice, progress), "stop": True})

@@ -20,7 +20,7 @@ from localdflash.server.api.http_responses import ApiError, bad
 from localdflash.server.api.schemas import SamplingFields
 from localdflash.server.worker import PairWorker
 from localdflash.text.grammar import Grammars
-from localdflash.text.stream import AnswerText, Detokenizer, Ending, TextDecoder
+from localdflash.text.stream import UNSOUND, AnswerText, Detokenizer, Ending, TextDecoder
 from localdflash.text.tokenizer import Tokenizer
 
 MakeConstraint = Callable[[], Constraint]  # called once per choice, because a constraint has state
@@ -165,6 +165,12 @@ class Choice:
     stop_string: str = ""  # the stop string that ended the text, if any
     ending: Ending | None = None  # set at the end of the answer
 
+    @property
+    def is_sound(self) -> bool:
+        """Return whether the answer has ended with text that fits the place."""
+        is_unsound = self.ending is not None and self.ending.reason == UNSOUND
+        return self.finish in ("stop", "length") and bool(self.text.strip()) and not is_unsound
+
 
 @dataclass(frozen=True)
 class ChoicePiece:
@@ -196,7 +202,7 @@ async def pieces(
         async with aclosing(_choice_pieces(state, worker, generation, choice, progress, least)) as source:
             async for piece in source:
                 yield piece
-        if generation.likeliest and choice.text.strip():
+        if generation.likeliest and choice.is_sound:
             least = max(least, choice.logprob)
         if choice.finish == "cancelled":
             return

@@ -117,6 +117,7 @@ def test_requested(before: str, after: str, tokens: list[str], expected: str) ->
             break
         came += one.push(token, math.log(0.9)) if token else ""
     assert came + one.finish() == expected
+    assert (one.reason == "unsound") == (expected == "(")
 
 
 @pytest.mark.parametrize(("before", "after", "tokens", "expected"), GOES_ON.values(), ids=GOES_ON)
