@@ -105,6 +105,8 @@ class Soundness:
         brackets = deepcopy(cursor.brackets)
         brackets.feed(text)
         ends_its_line = not cursor.rest.strip() or "\n" in text
+        if brackets.terminator == "\n" != cursor.brackets.terminator and cursor.rest.strip():
+            return False  # the rest of the line becomes a comment
         if brackets.terminator in ("", "\n"):
             if cursor.brackets.terminator not in ("", "\n") and cursor.rest.startswith(cursor.brackets.terminator):
                 return False  # the string that the cursor is in ends twice

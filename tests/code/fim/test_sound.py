@@ -40,6 +40,7 @@ UNSOUND = {
     "a try that nothing ends": ("try:\n        a()", "def f():\n    ", "\n    b()\n"),
     "an opener without a body, in tabs": ("if a:", "def f():\n\t", "\n\tb()\n"),
     "a dedent to nowhere": ("a = 1\n      b = 2", CLASS, "\n"),
+    "a comment that takes the rest of the line": (":  # sorted", "if a", ":\n    b()\n"),
     "a header that takes its body away": ("x() -> None: ...", "def ", "\n    pass\n"),
 }
 
