@@ -253,17 +253,17 @@ class Stopping:
 
     def _stop_after(self, line: str) -> None:
         """Stop if the completion ends with this complete line; a statement that starts a block becomes a block."""
-        language = self._cursor.language
+        language, reason = self._cursor.language, "block" if self._kind == "open" else self._kind
         if self._kind == "line":
             self._stop("line")
         elif self._opens_block_below(line):
             self._stop("statement")
         elif self._line_count >= MAX_LINES or (self._may_continue_below and not line.strip()):
-            self._stop(self._kind)
+            self._stop(reason)
         elif self._closing:
             self._closing = False
             if not starts_block(language, line):
-                self._stop(self._kind)
+                self._stop(reason)
         elif self._kind == "block" and self._is_unreachable_after(line):
             self._stop("block")
         elif self._kind == "statement" and not self._continues(line):
