@@ -67,7 +67,7 @@ def command(
     no_daemon: bool,
     **options: Any,
 ) -> int:
-    """Complete the code at FILE:LINE:COL and print the text to insert, up to the end of the statement or block.
+    """Complete the code at FILE:LINE:COL and print the text to insert.
 
     Lines and columns count from 1; columns are characters, and the one after the last is the end of the line.
     """

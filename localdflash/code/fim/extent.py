@@ -1,7 +1,8 @@
 """Decide from the code around the cursor how far a completion goes: to the end of the line, statement or block.
 
 `|` is the cursor. After `x = f|` a completion goes to the end of the statement; after `def f(a):|` and on an empty line
-to the end of the block. It ends with the line in strings and comments, and before code, as in `x = |(a, b)`.
+to the end of the block. It ends with the line in strings and comments, and before code, as in `x = |(a, b)`. A
+requested completion goes as far as the model writes, except in strings and comments.
 """
 
 import re

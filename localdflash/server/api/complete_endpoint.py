@@ -30,7 +30,7 @@ _CHOICE_FIELDS = ("finish", "confidence", "logprob", "tokens")
 
 
 async def complete(http: HttpRequest, state: AppState, body: CompleteRequest) -> Response:
-    """Serve POST /complete: text at the cursor, up to the end of the line, statement or block."""
+    """Serve POST /complete: text at the cursor."""
     loaded = await state.ready("completion", body.model)
     if body.mode == "edit" or (body.stream and loaded.edit_format()):
         return EventStream(_predict_edit(state, loaded, body))
