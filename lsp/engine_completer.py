@@ -35,7 +35,7 @@ class Event(TypedDict):
     index: Annotated[int, msgspec.Meta(ge=0)]
     text: str
     confidence: NotRequired[float | None]
-    logprob: NotRequired[float]  # of the whole text
+    score: NotRequired[float]  # higher for a likelier text; orders requested texts
     finish: NotRequired[str]
     model: NotRequired[str]  # id of the model that answered
     tokens: NotRequired[int]

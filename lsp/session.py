@@ -278,7 +278,7 @@ class Session:
         return ""
 
     async def _manual_offers(self, anchor: Anchor, typed: str, current: Callable[[], bool]) -> list[SuggestionOffer]:
-        """Return several suggestions to choose from, the likeliest first."""
+        """Return several suggestions to choose from, the best first."""
         self._request_text(anchor, typed, MANUAL_CHOICES)
         requested, loop = self._generator.growing, asyncio.get_running_loop()
         end = loop.time() + MANUAL_SECONDS + self._pace.patience
@@ -287,7 +287,7 @@ class Session:
         if not current():
             return []
         texts: dict[str, Suggestion] = {}
-        for suggestion in sorted(requested, key=lambda one: (one.ended == UNSOUND, -one.logprob)):
+        for suggestion in sorted(requested, key=lambda one: (one.ended == UNSOUND, -one.score)):
             text = suggestion.text if suggestion.ended else whole_lines(suggestion.text) or whole_words(suggestion.text)
             texts.setdefault(text.rstrip(), suggestion)
         offers = [SuggestionOffer(suggestion, text, self._turn) for text, suggestion in texts.items() if text.strip()]

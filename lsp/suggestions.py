@@ -35,7 +35,7 @@ class Suggestion:
     typed: str  # text between the anchor and the cursor of the request
     text: str = ""
     confidence: float | None = None  # probability of its first token, if known
-    logprob: float = -math.inf  # of the text, once it has ended, if known
+    score: float = -math.inf  # higher for a likelier text; known once it has ended
     ended: str = ""
     name: str = field(default_factory=lambda: str(next(_names)))
 
@@ -175,6 +175,6 @@ class Generator:
         if finish == CANCELLED:
             suggestion.cut_off(FAILED)
         elif finish:
-            suggestion.ended, suggestion.logprob = finish, event.get("logprob", -math.inf)
+            suggestion.ended, suggestion.score = finish, event.get("score", -math.inf)
             if event.get("tokens") or finish == NEXT_EDIT:
                 self._on_last(event)

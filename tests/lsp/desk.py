@@ -22,12 +22,12 @@ class Request:
         self.closed = False
 
     def say(
-        self, text: str, *, end: str = "", confidence: float | None = 0.9, index: int = 0, logprob: float = -1.0
+        self, text: str, *, end: str = "", confidence: float | None = 0.9, index: int = 0, score: float = -1.0
     ) -> None:
         """Generate a piece of text, and its end."""
         self.events.put_nowait({"index": index, "text": text, "confidence": confidence})
         if end:
-            known = {"confidence": confidence, "logprob": logprob, "tokens": 3}
+            known = {"confidence": confidence, "score": score, "tokens": 3}
             self.events.put_nowait(cast(Event, {"index": index, "text": "", "finish": end, **known}))
 
 

@@ -109,13 +109,13 @@ async def test_a_text_of_low_confidence_is_shown_on_request_only(desk: Desk) -> 
     assert texts(await manual) == ["one()", "two()"]
 
 
-async def test_requested_texts_are_offered_the_likeliest_first_and_unsound_ones_last(desk: Desk) -> None:
+async def test_requested_texts_are_offered_the_best_first_and_unsound_ones_last(desk: Desk) -> None:
     manual = desk.ask(manual=True)
     asked = await desk.asked(1)
-    for index, (text, end, logprob) in enumerate(
+    for index, (text, end, score) in enumerate(
         [("one()", "stop", -3.0), ("(", "unsound", -1.5), ("two()", "stop", -2.0)]
     ):
-        asked.say(text, end=end, index=index, logprob=logprob)
+        asked.say(text, end=end, index=index, score=score)
     assert texts(await manual) == ["two()", "one()", "("]
 
 

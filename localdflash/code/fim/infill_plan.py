@@ -28,7 +28,7 @@ WAIT_SECONDS = 0.1  # how long an automatic completion waits for `Spellings`
 class InfillPlan:
     """Engine requests for one cursor position. Those beyond the requested number replace empty answers.
 
-    `likeliest`: one answer is wanted, the likeliest of these: with greedy decoding, the first often is not.
+    `best`: one answer is wanted, that of the highest score: with greedy decoding, it often is not the first.
     """
 
     prompt: InfillPrompt
@@ -36,7 +36,7 @@ class InfillPlan:
     stops: tuple[str, ...]
     word: str  # unfinished word before the cursor; every answer begins with it
     ending: Callable[[], PresentableEnding]  # makes the `Ending` for the text of one answer
-    likeliest: bool
+    best: bool
 
 
 class InfillPlanner:
@@ -95,8 +95,8 @@ class InfillPlanner:
             constraint = DistinctStart(healing, spellings.size, first_tokens) if spellings and is_requested else healing
             sampling = params if is_requested and spellings else _varied(params, number)
             requests.append(replace(first, params=sampling, constraint=constraint, stats=type(first.stats)()))
-        likeliest = spare > 0 and count == 1 and params.temperature == 0
-        return InfillPlan(prompt, requests, self._format.stop_strings, word, ending, likeliest)
+        best = spare > 0 and count == 1 and params.temperature == 0
+        return InfillPlan(prompt, requests, self._format.stop_strings, word, ending, best)
 
     def _documents(self, prompt: InfillPrompt, lookup_texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of texts for lookup drafts, likeliest last. Lookup searches the prompt itself in any case."""

@@ -26,7 +26,7 @@ from localdflash.server.api.schemas import CompleteRequest
 from localdflash.text.syntax import language_of
 
 Event = dict[str, Any]
-_CHOICE_FIELDS = ("finish", "confidence", "logprob", "tokens")
+_CHOICE_FIELDS = ("finish", "confidence", "score", "tokens")
 
 
 async def complete(http: HttpRequest, state: AppState, body: CompleteRequest) -> Response:
@@ -115,11 +115,11 @@ class _AnswerProgress:
 async def stream_answers(state: AppState, generation: GenerationRequest, count: int) -> AsyncGenerator[Event]:
     """Yield the events of up to `count` different answers, the first while it grows, the others once they have ended.
 
-    Repeated answers are left out, and blank ones too unless they are the last. If only the likeliest answer is wanted,
-    its events follow when all have ended.
+    Repeated answers are left out, and blank ones too unless they are the last. If only the best answer is wanted, its
+    events follow when all have ended.
     """
-    if generation.likeliest:
-        for event in await _likeliest(state, generation):
+    if generation.best:
+        for event in await _best_answer(state, generation):
             yield event
         return
     progress, ends, texts = _AnswerProgress(), list[Event](), list[str]()
@@ -153,8 +153,8 @@ async def stream_answers(state: AppState, generation: GenerationRequest, count: 
             progress = _AnswerProgress(len(texts))
 
 
-async def _likeliest(state: AppState, generation: GenerationRequest) -> list[Event]:
-    """Return the events of the likeliest sound answer; of the first one if none is sound."""
+async def _best_answer(state: AppState, generation: GenerationRequest) -> list[Event]:
+    """Return the events of the sound answer of the highest score; of the first one if none is sound."""
     best, progress = list[Event](), _AnswerProgress()
     async with aclosing(pieces(state, generation)) as source:
         async for piece in source:
@@ -162,7 +162,7 @@ async def _likeliest(state: AppState, generation: GenerationRequest) -> list[Eve
             if not piece.is_last:
                 continue
             choice = piece.choice
-            if not best or choice.is_sound:  # then it is likelier than those before
+            if not best or choice.is_sound:  # then its score is the highest so far
                 event = {"index": 0, "text": choice.text, "confidence": progress.confidence}
                 best = [event | {"tokens": choice.request.stats.tokens}] if choice.text else []
                 best.append({**_end_event(choice, progress), "stop": True})
@@ -178,7 +178,7 @@ def _end_event(choice: Choice, progress: _AnswerProgress) -> Event:
         "finish": stopped if choice.finish == "stop" and stopped else choice.finish,
         "tokens": stats.tokens,
         "confidence": progress.confidence,
-        "logprob": round(choice.logprob, 3),
+        "score": round(choice.score, 3),
         "tau": round(stats.tau, 3),
         "timings": timings([choice.request]),
     }

@@ -87,5 +87,5 @@ def prepare_infill(loaded: LoadedPair, plan: InfillPlan) -> GenerationRequest:
         truncated=plan.prompt.truncated,
         urgent=True,
         ending=plan.ending,
-        likeliest=plan.likeliest,
+        best=plan.best,
     )

@@ -53,7 +53,7 @@ class GenerationRequest:
     max_seconds: float = 0.0  # time limit of each choice after its first step; 0: none
     min_indent: int = 0  # the answer ends before a line (not the first) that is indented less
     ending: Callable[[], Ending] | None = None  # makes the `Ending` of one choice
-    likeliest: bool = False  # only the likeliest choice is wanted: the others end once they are less likely
+    best: bool = False  # only the choice of the highest score is wanted: the others end once theirs is lower
     make_decoder: Callable[[Tokenizer], TextDecoder] = Detokenizer
 
     def new_decoder(self) -> TextDecoder:
@@ -160,7 +160,9 @@ class Choice:
     ids: list[int] = field(default_factory=list)  # all committed tokens, even if their text was cut off
     text: str = ""
     chosen: list[SampledToken] = field(default_factory=list)  # tokens with log-probabilities, if requested
-    logprob: float = 0.0  # sum over the sampled tokens, including ends, if the request records probabilities
+    # Sum of the tokens' log-probabilities, ends included, if the request records them. The first token counts twice:
+    # without that, the likeliest of four answers begins with the right word less often than the first one.
+    score: float = 0.0
     finish: str = ""  # "stop", "length", "cancelled" or "unlikely"; empty while running
     stop_string: str = ""  # the stop string that ended the text, if any
     ending: Ending | None = None  # set at the end of the answer
@@ -193,17 +195,17 @@ async def pieces(
     if not (worker := state.engines.worker_of(generation.loaded)):
         raise ApiError(503, "the model was replaced; send the request again", code="model_changed", Retry_After="1")
     choices = [Choice(index, request) for index, request in enumerate(generation.requests)]
-    least = -math.inf
+    best = -math.inf
     for choice in choices:
         if generation.document and state.newest.get(generation.document) is not generation:
             # This choice is outdated: to run it would cancel the newer request.
             yield ChoicePiece(replace(choice, finish="cancelled"), is_last=True)
             return
-        async with aclosing(_choice_pieces(state, worker, generation, choice, progress, least)) as source:
+        async with aclosing(_choice_pieces(state, worker, generation, choice, progress, best)) as source:
             async for piece in source:
                 yield piece
-        if generation.likeliest and choice.is_sound:
-            least = max(least, choice.logprob)
+        if generation.best and choice.is_sound:
+            best = max(best, choice.score)
         if choice.finish == "cancelled":
             return
 
@@ -214,7 +216,7 @@ async def _choice_pieces(
     generation: GenerationRequest,
     choice: Choice,
     progress: bool,
-    least: float,  # minimum log-probability; below it the choice ends
+    min_score: float,  # below it the choice ends
 ) -> AsyncGenerator[ChoicePiece]:
     """Run one choice and yield its pieces."""
     began, request = time.perf_counter(), choice.request
@@ -237,16 +239,17 @@ async def _choice_pieces(
                 continue
             if delta.step and not choice.ids:
                 state.metrics.record_first_token(time.perf_counter() - began)
+                choice.score += sum(one.logprob for one in delta.chosen[:1])
+            choice.score += sum(one.logprob for one in delta.chosen)
             choice.ids += delta.step.tokens if delta.step else ()
             text = lines.push(delta.text)
             chosen = tokens.push(delta.chosen, text)
             choice.text += text
             choice.chosen += chosen
-            choice.logprob += sum(one.logprob for one in delta.chosen)
             yield ChoicePiece(choice, text, chosen, delta.step)
             if lines.ended:
                 break
-            if choice.logprob < least:
+            if choice.score < min_score:
                 choice.finish = "unlikely"
                 yield ChoicePiece(choice, is_last=True)
                 return

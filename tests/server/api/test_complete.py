@@ -53,12 +53,12 @@ def test_several_that_differ(client: Any) -> None:
     assert [one for one in told if one.get("stop")] == told[-1:]
 
 
-def test_one_answer_is_the_likeliest_of_several(client: Any) -> None:
-    """At this position the first of four answers is not the likeliest, so an implementation without search fails."""
+def test_one_answer_is_the_best_of_several(client: Any) -> None:
+    """At this position the first of four answers has not the highest score."""
     choices = whole(client, count=4)["choices"]
-    likeliest = max(choices, key=lambda choice: choice["logprob"])
-    assert whole(client)["choices"] == [likeliest]
-    assert likeliest != choices[0]
+    best = max(choices, key=lambda choice: choice["score"])
+    assert whole(client)["choices"] == [best]
+    assert best != choices[0]
 
 
 def test_equal_choices_are_sent_once(client: Any) -> None:
