@@ -4,7 +4,6 @@ The averaged weights are measured and exported, so a run may be stopped at any t
 """
 
 import copy
-import json
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -33,7 +32,6 @@ from localdflash.lab.train.training_pictures import draw_drafter_training
 from localdflash.lab.train.training_prompts import KINDS
 from localdflash.models.weights.gguf import read_header
 
-LOG = "log.jsonl"
 FUSE_SHARE = 0.1  # factor on the learning rate of `fc`, which sums thousands of channels
 
 
@@ -125,18 +123,9 @@ class StoredAnswersRun(ResumableRun):
     def _log_measurement(self, source: BlockSource, reporter: Reporter) -> None:
         values = self.measure(source, self.schedule.measured)
         self._log(values)
-        draw_drafter_training(self.folder / LOG, self.folder / "training.png")
+        draw_drafter_training(self.log, self.folder / "training.png")
         summary = f"{_numbers(values)} tokens per verify step" if values else "no held-out answers"
         reporter.say(f"step {self.step}  {summary}")
-
-    def _log(self, values: dict[str, float]) -> None:
-        rounded = {
-            "step": self.step,
-            "cpu_minutes": round(self.spent / 60, 1),
-            **{k: round(v, 4) for k, v in values.items()},
-        }
-        with (self.folder / LOG).open("a", encoding="utf-8") as log:
-            log.write(json.dumps(rounded) + "\n")
 
     def state(self) -> State:
         """See `ResumableRun`."""

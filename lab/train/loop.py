@@ -69,7 +69,7 @@ class TrainingRun(ResumableRun):
     """Training run in a folder: `last.pt`, `loss.jsonl`, `loss.png`."""
 
     def __init__(self, model: nn.Module, budget: TrainingBudget, folder: Path) -> None:
-        super().__init__(folder, time.monotonic, SAVE_SECONDS)
+        super().__init__(folder, time.monotonic, SAVE_SECONDS, "loss.jsonl")
         self.model, self.budget = model, budget
         self.optimizers = build_optimizers(model, budget.learning_rate)
         self.resume(next(model.parameters()).device)
@@ -77,7 +77,7 @@ class TrainingRun(ResumableRun):
     def train(self, accumulate: Accumulate) -> None:
         """Train until the budget is spent."""
         total, smooth = self.budget.minutes * 60, dict[str, float]()
-        with (self.folder / "loss.jsonl").open("a", encoding="utf-8") as log, self.timed():
+        with self.log.open("a", encoding="utf-8") as log, self.timed():
             while self.spent < total:
                 logged = self._one_step(accumulate, self.spent / total)
                 self.count_step()
@@ -87,7 +87,7 @@ class TrainingRun(ResumableRun):
                     log.flush()
                     self._show(smooth, self.spent / total, total - self.spent)
                 self.save_if_due()
-        draw_loss(self.folder / "loss.jsonl", self.folder / "loss.png")
+        draw_loss(self.log, self.folder / "loss.png")
 
     def _one_step(self, accumulate: Accumulate, progress: float) -> Mapping[str, float]:
         for optimizer in self.optimizers:

@@ -184,6 +184,19 @@ def test_training_learns_resumes_and_measures(folder: Path, tiny_pair: Path, tmp
     assert "tokens per verify" in reports.lines[-1]
 
 
+def test_a_resumed_log_has_no_partial_line_and_no_step_twice(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    run, source, reports = prepared(folder, tiny_pair, tmp_path)
+    run.step = 10
+    run.save()
+    rows = [json.dumps({"step": step, "loss": 1.0}) for step in (10, 20)]
+    (tmp_path / "log.jsonl").write_text("\n".join([rows[0], "\0\0", *rows, '{"step": 20, "lo']))  # as after a power cut
+    resumed, source, reports = prepared(folder, tiny_pair, tmp_path)
+    resumed._log_measurement(source, reports)
+    logged = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in logged] == [10, 10, 10]
+    assert (tmp_path / "training.png").exists()
+
+
 def test_the_exported_drafter_proposes_the_trained_tokens(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
     run, source, _ = prepared(folder, tiny_pair, tmp_path / "run")
     out, path = tmp_path / "out", tiny_pair / "target.gguf"
