@@ -82,7 +82,6 @@ class AdapterRun(ResumableRun):
         with self.timed():
             while self.tokens < self.schedule.tokens:
                 values = self._one_step(order)
-                self.count_step()
                 self._log(values)
                 clock = " of processor time" if self._device == "cpu" else ""
                 pace = f"{self.tokens / self.spent:,.0f} tokens a second{clock}"
@@ -112,10 +111,11 @@ class AdapterRun(ResumableRun):
         self.check_finite(total, norm)
         for group in self._optimizer.param_groups:
             group["lr"] = self.schedule.rate(self.tokens)
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
-        self.adapter.merge()
-        self.position, self.tokens = self.position + len(examples), self.tokens + count
+        with self.counted_update():
+            self._optimizer.step()
+            self._optimizer.zero_grad(set_to_none=True)
+            self.adapter.merge()
+            self.position, self.tokens = self.position + len(examples), self.tokens + count
         middle = torch.cat([batch.middle for batch in passes])
         loss = torch.cat([result.losses for result in results])[middle].mean().item()
         right = torch.cat([result.is_exact for result in results])[middle].float().mean().item()

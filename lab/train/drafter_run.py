@@ -72,7 +72,6 @@ class StoredAnswersRun(ResumableRun):
         with self.timed():
             while (elapsed := time.monotonic() - began) < seconds:
                 smooth = smoothed(smooth, self._one_step(stream))
-                self.count_step()
                 left = f"{(seconds - elapsed) / 60:.1f} min left"
                 reporter.move(elapsed / seconds, f"step {self.step}  {_numbers(smooth)}  {left}")
                 if self.step % 10 == 0:
@@ -92,13 +91,13 @@ class StoredAnswersRun(ResumableRun):
         (loss / (2.0 * self.schedule.sequences * self.schedule.anchors)).backward()
         norm = nn.utils.clip_grad_norm_(self.drafter.parameters(), 1.0).item()
         self.check_finite(loss.item(), norm)
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = rate * group.get("share", 1.0)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
         decay = min(self.schedule.average, self.step / (self.step + 10))
-        with torch.no_grad():
+        with self.counted_update(), torch.no_grad():
+            for optimizer in self.optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = rate * group.get("share", 1.0)
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
             for mean, current in zip(self.average.parameters(), self.drafter.parameters(), strict=True):
                 mean.lerp_(current, 1 - decay)
         accepted = count_accepted(logits.detach(), blocks.labels)[blocks.labels[..., 0] != NO_TOKEN].float()

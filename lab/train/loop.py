@@ -80,7 +80,6 @@ class TrainingRun(ResumableRun):
         with self.log.open("a", encoding="utf-8") as log, self.timed():
             while self.spent < total:
                 logged = self._one_step(accumulate, self.spent / total)
-                self.count_step()
                 smooth = smoothed(smooth, logged)
                 if self.step % LOG_STEPS == 0:
                     log.write(json.dumps({"step": self.step, **{k: round(v, 4) for k, v in smooth.items()}}) + "\n")
@@ -95,9 +94,10 @@ class TrainingRun(ResumableRun):
                 group["lr"] = self.budget.learning_rate * rate(progress)
         logged = accumulate(progress)
         self.check_finite(logged["loss"], nn.utils.clip_grad_norm_(self.model.parameters(), 1.0).item())
-        for optimizer in self.optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        with self.counted_update():
+            for optimizer in self.optimizers:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
         return logged
 
     def _show(self, values: Mapping[str, float], progress: float, left: float) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -63,9 +64,18 @@ class ResumableRun(ABC):
             raise
         self.save()
 
-    def count_step(self) -> None:
-        """Count a finished step and its time."""
-        self.step, self.spent = self.step + 1, self._clock() - self._began
+    @contextmanager
+    def counted_update(self) -> Iterator[None]:
+        """Update the weights inside, and count the step and its time; Ctrl-C waits until both are complete."""
+        interrupts = list[int]()
+        handler = signal.signal(signal.SIGINT, lambda number, _frame: interrupts.append(number))
+        try:
+            yield
+            self.step, self.spent = self.step + 1, self._clock() - self._began
+        finally:
+            signal.signal(signal.SIGINT, handler)
+        if interrupts:
+            raise KeyboardInterrupt
 
     def save_if_due(self) -> None:
         """Save if the last checkpoint is older than `save_seconds`."""

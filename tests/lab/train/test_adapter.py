@@ -2,6 +2,7 @@
 
 import copy
 import json
+import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -182,6 +183,31 @@ def test_a_killed_run_continues_with_the_same_numbers(
     for one, other in zip(numbers(again), numbers(whole), strict=True):
         assert torch.equal(one, other)
     assert steps(tmp_path / "parts") == steps(tmp_path / "whole")
+
+
+def test_ctrl_c_within_an_update_waits_until_it_is_complete(
+    data: tuple[FimDataset, FimDataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapter_training, "draw_adapter_training", lambda *_: None)
+    whole = AdapterRun(tiny_adapter(), *data, tmp_path / "whole", SCHEDULE)
+    whole.train(RecordedReport())
+    stopped = AdapterRun(tiny_adapter(), *data, tmp_path / "parts", SCHEDULE)
+    merge = stopped.adapter.merge
+
+    def interrupted() -> None:
+        if stopped.step == 4:
+            signal.raise_signal(signal.SIGINT)
+        merge()
+
+    monkeypatch.setattr(stopped.adapter, "merge", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        stopped.train(RecordedReport())
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    again = AdapterRun(tiny_adapter(), *data, tmp_path / "parts", SCHEDULE)
+    again.train(RecordedReport())
+    assert (again.step, again.position, again.tokens) == (whole.step, whole.position, whole.tokens)
+    for one, other in zip(numbers(again), numbers(whole), strict=True):
+        assert torch.equal(one, other)
 
 
 EXAMPLES = [

@@ -166,9 +166,9 @@ class Run(ResumableRun):
 
     def learn(self, steps: int) -> None:
         for _ in range(steps):
-            self.weight += 1
-            self.now += 2.0
-            self.count_step()
+            with self.counted_update():
+                self.weight += 1
+                self.now += 2.0
             self.save_if_due()
 
 
