@@ -1,5 +1,6 @@
 """Prompts from a user's files, repositories and chats."""
 
+import json
 import random
 from pathlib import Path
 
@@ -19,6 +20,14 @@ def test_a_line_without_a_prompt_is_refused(line: str, tmp_path: Path) -> None:
     path.write_text(f'"What?"\n{line}\n')
     with pytest.raises(TrainingError, match=r"mine\.jsonl: line 2: not a prompt \(expected"):
         list(of_file(path))
+
+
+def test_only_line_ends_separate_prompts(tmp_path: Path) -> None:
+    texts = ["a\u2028b", "c\x85d", "e\u2029f"]
+    path = tmp_path / "mine.jsonl"
+    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
+    path.write_bytes("\r\n".join(lines).encode("utf-8-sig"))
+    assert [question.text for question in of_file(path)] == texts
 
 
 def module(name: str) -> str:
