@@ -4,7 +4,8 @@ For each prompt and mode the fastest repeat counts. On a CPU, llama.cpp without 
 differ, because llama.cpp rounds differently.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from statistics import quantiles
@@ -88,7 +89,12 @@ class CategoryRuns:
 def rate(runs: Sequence[PromptRun]) -> float:
     """Return tokens per second; 0 without runs."""
     ms = sum(run.stats.total_ms for run in runs)
-    return sum(run.stats.tokens for run in runs) / ms * 1e3 if ms else 0.0
+    return count_tokens(runs) / ms * 1e3 if ms else 0.0
+
+
+def count_tokens(runs: Sequence[PromptRun]) -> int:
+    """Return the number of generated tokens."""
+    return sum(run.stats.tokens for run in runs)
 
 
 def prompt_ids(loaded: LoadedPair, prompt: BenchPrompt) -> tuple[list[int], frozenset[int]]:
@@ -160,7 +166,7 @@ def run(options: Options, limit: int | None, repeats: int, watcher: Watcher) -> 
         "threads": options.threads,
         **rows,
         "categories": {name: category.report(best.get(name, 0.0)) for name, category in categories.items()},
-        "overall": _sum_categories(categories.values()).report(0.0),
+        "overall": report_overall(categories, best),
         "dflash_alone": acceptance,
         **step_costs,
         **machine,
@@ -173,14 +179,16 @@ def rotate(modes: list[Mode], offset: int) -> list[Mode]:
     return modes[first:] + modes[:first]
 
 
-def _sum_categories(categories: Iterable[CategoryRuns]) -> CategoryRuns:
-    total = CategoryRuns()
-    for category in categories:
+def report_overall(categories: Mapping[str, CategoryRuns], best: Mapping[str, float]) -> dict[str, Any]:
+    """Return the result over all categories; `best`: best tok/s of other backends by category, where measured."""
+    total, other_seconds = CategoryRuns(), 0.0
+    for name, category in categories.items():
         total.plain += category.plain
         total.drafted += category.drafted
         total.llama += category.llama
         total.identical += category.identical
-    return total
+        other_seconds += count_tokens(category.plain) / best[name] if best.get(name) else math.inf
+    return total.report(count_tokens(total.plain) / other_seconds)
 
 
 def _acceptance(loaded: LoadedPair, pair: Pair, prompts: Sequence[BenchPrompt]) -> dict[str, Any]:
