@@ -197,6 +197,13 @@ def test_a_resumed_log_has_no_partial_line_and_no_step_twice(folder: Path, tiny_
     assert (tmp_path / "training.png").exists()
 
 
+def test_a_resumed_run_keeps_the_size_of_its_short_vocabulary(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    prepared(folder, tiny_pair, tmp_path)
+    options = DrafterOptions(1, 8, 200, own_short=True)
+    with pytest.raises(TrainingError, match=r"300 tokens, not 200 \(--short\); use another folder"):
+        drafter_setup.prepare(folder, tiny_pair / "target.gguf", tmp_path, options, QUICK, print)
+
+
 def test_the_exported_drafter_proposes_the_trained_tokens(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
     run, source, _ = prepared(folder, tiny_pair, tmp_path / "run")
     out, path = tmp_path / "out", tiny_pair / "target.gguf"
