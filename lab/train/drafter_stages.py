@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -61,19 +61,23 @@ def write_prompts(
     if path.exists():
         return
     _make_private(folder)
+    (folder / SOURCES).write_text(json.dumps(list(sources)) + "\n", encoding="utf-8")
     count = training_prompts.write(path, make_questions())
     if not count:
         path.unlink()
         raise TrainingError(f"{', '.join(sources)}: no prompts found")
-    (folder / SOURCES).write_text(json.dumps(list(sources)) + "\n", encoding="utf-8")
     reporter.say(f"{count:,} prompts")
 
 
 def check_sources(folder: Path, sources: Sequence[str]) -> None:
     """Raise TrainingError if the folder's prompts come from other sources."""
     about = folder / SOURCES
-    if about.exists() and json.loads(about.read_text(encoding="utf-8")) != list(sources):
-        raise TrainingError(f"{folder / PROMPTS} was made from other sources ({about}); use another folder")
+    if not (folder / PROMPTS).exists() or not about.exists():
+        return
+    with suppress(ValueError):
+        if json.loads(about.read_text(encoding="utf-8")) == list(sources):
+            return
+    raise TrainingError(f"{folder / PROMPTS} was made from other sources ({about}); use another folder")
 
 
 def check_and_plan(work: DrafterWork) -> TrainingNeeds:
