@@ -52,10 +52,15 @@ def check(work: AdapterWork) -> None:
 
 
 def make_examples(work: AdapterWork, tokens: int, seed: int, reporter: Reporter) -> None:
-    """Write the examples of the training and held-out splits that do not exist yet; downloads missing packages."""
+    """Write the examples of the training and held-out splits that do not exist yet; downloads missing packages.
+
+    TrainingError if all exist, but without the answers of `work`.
+    """
     folder, vocabulary = work.folder / "examples", work.folder / "vocabulary.gguf"
     missing = [name for name in ("train", "held_out") if not (folder / name).exists()]
     if not missing:
+        if work.answers and "chat" not in FimDataset.load(folder / "train").kinds:
+            raise TrainingError(f"{folder} was made without --answers; use another folder")
         return
     work.folder.mkdir(parents=True, exist_ok=True)
     write_vocabulary(work.target, notes_for(work.target), vocabulary)

@@ -4,6 +4,7 @@ import copy
 import json
 import signal
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +14,13 @@ import torch
 import torch.nn.functional as F
 
 from localdflash.backends.reference.decoder import Decoder, causal
+from localdflash.base.errors import TrainingError
 from localdflash.lab.train import adapter_data, adapter_training
 from localdflash.lab.train.adapter import AdaptedEmbedding, AdaptedLinear, Adapter
 from localdflash.lab.train.adapter_attention import attend_within
 from localdflash.lab.train.adapter_data import FimDataset, FimExample
 from localdflash.lab.train.adapter_pass import CHUNK_ROWS, Pass, weighted_loss
+from localdflash.lab.train.adapter_stages import AdapterWork, make_examples
 from localdflash.lab.train.adapter_training import AdapterRun
 from localdflash.lab.train.loop import initialise
 from tests.support.reports import RecordedReport
@@ -214,6 +217,16 @@ EXAMPLES = [
     FimExample(np.array([15, 14, 7, 16, 49_000, 0]), 4, "python", "rest"),
     FimExample(np.array([1, 2, 3]), 2, "chat", "chat"),
 ]
+
+
+def test_answers_are_not_ignored_if_the_examples_exist(tmp_path: Path) -> None:
+    for kinds, works in ((EXAMPLES[:1], False), (EXAMPLES, True)):
+        folder = tmp_path / str(works)
+        for name in ("train", "held_out"):
+            adapter_data.write(folder / "examples" / name, kinds)
+        work = AdapterWork(folder, tmp_path / "target.gguf", 2, answers=tmp_path)
+        with nullcontext() if works else pytest.raises(TrainingError, match="without --answers; use another folder"):
+            make_examples(work, 1000, 0, RecordedReport())
 
 
 def test_an_interrupted_write_leaves_no_dataset(tmp_path: Path) -> None:
