@@ -30,11 +30,10 @@ CHAT_TEMPLATE = (
     "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"
 )
 CONTROL, NORMAL = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
-FORMATS = {name: gguf.GGMLQuantizationType[name] for name in ("F16", "Q8_0", "Q4_0")}
 
 
-def write_target(path: Path, model: Decoder, tokenizer: Tokenizer, quantization: str, name: str) -> None:
-    """Write a Qwen3 GGUF; matrices in `quantization`, norms in float32."""
+def write_target(path: Path, model: Decoder, tokenizer: Tokenizer, name: str) -> None:
+    """Write a Qwen3 GGUF; matrices in Q8_0, norms in float32."""
     writer = gguf.GGUFWriter(path, "qwen3")
     writer.add_name(name)
     _write_shape(writer, model.config)
@@ -43,7 +42,7 @@ def write_target(path: Path, model: Decoder, tokenizer: Tokenizer, quantization:
     names = dict(TARGET_TENSORS)
     if model.config.tie_word_embeddings:
         del names["output"]
-    _write_tensors(writer, _tensor_names(names, model.config.num_hidden_layers), model.state_dict(), quantization)
+    _write_tensors(writer, _tensor_names(names, model.config.num_hidden_layers), model.state_dict(), "Q8_0")
     _finish(writer, path)
 
 
@@ -228,7 +227,7 @@ def _write_tensors(
         if values.ndim == 1:
             writer.add_tensor(gguf_name, values.astype(np.float32))
             continue
-        kind = FORMATS[quantization]
+        kind = gguf.GGMLQuantizationType[quantization]
         writer.add_tensor(gguf_name, gguf.quants.quantize(values, kind), raw_dtype=kind)
 
 
