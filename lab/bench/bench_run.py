@@ -8,7 +8,6 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from statistics import quantiles
 from typing import Any, TypeVar
 
 from localdflash.base.errors import ModelError, NoDevice
@@ -20,6 +19,7 @@ from localdflash.engine.stats import Stats
 from localdflash.lab.bench.decoding_modes import open_modes
 from localdflash.lab.bench.pace import MIN_LIMIT_FOR_OTHERS, Watcher, describe_duration, limit_tokens, measure_pace
 from localdflash.lab.bench.prompt_set import CATEGORIES, BenchPrompt, load
+from localdflash.lab.bench.spread import spread
 from localdflash.lab.bench.verify_table import SECONDS
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.loading.proof import check_first
@@ -66,8 +66,6 @@ class CategoryRuns:
             total.merge(run.stats)
         plain_rate, llama_rate = rate(self.plain), rate(self.llama)
         best_plain = max(plain_rate, llama_rate, other_plain)
-        ttfts = [run.first_token_ms for run in self.drafted]
-        percentiles = quantiles(ttfts, n=20, method="inclusive") if len(ttfts) > 1 else ttfts * 19  # 5 % steps
         return {
             "prompts": len(self.drafted),
             "tokens": total.tokens,
@@ -82,7 +80,7 @@ class CategoryRuns:
             "accept_by_slot": total.acceptance(),
             "steps_by_drafter": total.steps_by_drafter,
             "identical": f"{self.identical}/{len(self.drafted)}",
-            "ttft_ms": {"p50": round(percentiles[9], 2), "p95": round(percentiles[18], 2)},
+            "ttft_ms": spread([run.first_token_ms for run in self.drafted]),
         }
 
 
