@@ -1,3 +1,4 @@
+import errno
 import json
 import random
 from pathlib import Path
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
+from localdflash.backends.reference import dflash_files
 from localdflash.backends.reference.decoder import Decoder
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.lab.train import corpus, pair_export
@@ -18,6 +20,7 @@ from localdflash.lab.train.corpus import CorpusPackage
 from localdflash.lab.train.dataset import SPECIALS, Dataset, build, special_ids, train_tokenizer, write
 from localdflash.lab.train.examples import KINDS, Example, ExamplePiece, Special, examples
 from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.weights.gguf import read_header
 
 SOURCE = (
     '''def add(first, second):
@@ -130,6 +133,26 @@ def test_an_exported_target_round_trips(tied: bool, tiny_pair: Path, tmp_path: P
     assert set(types.values()) == {"Q8_0", "F32"}
     assert all(kind == "F32" for name, kind in types.items() if "norm" in name)
     assert fields(path)["general.name"] == "a name"
+
+
+@pytest.mark.parametrize("name", ["drafter.gguf", "drafter.safetensors"])
+def test_a_full_disk_keeps_the_old_drafter(
+    name: str, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    drafter, header = dflash_files.load(tiny_pair / "drafter.gguf"), read_header(tiny_pair / "target.gguf")
+    (tmp_path / name).write_bytes(b"the old drafter")
+    monkeypatch.setattr(gguf.GGUFWriter, "write_tensors_to_file", fails)
+    monkeypatch.setattr(Path, "write_bytes", fails)
+    write = {
+        "drafter.gguf": lambda path: pair_export.write_drafter_for(path, drafter, header, "Q8_0", "a name"),
+        "drafter.safetensors": lambda path: pair_export.write_drafter_safetensors(path, drafter, 6),
+    }[name]
+    with pytest.raises(OSError, match="No space left"):
+        write(tmp_path / name)
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"the old drafter"]
 
 
 def test_safetensors_are_bfloat16_with_the_published_fields(tiny_pair: Path) -> None:
