@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from filelock import FileLock, Timeout
 
 from localdflash.base.errors import TrainingError
 
@@ -31,6 +32,16 @@ class Reporter(Protocol):
 def clock_on(device: str) -> Callable[[], float]:
     """Return the clock of a run: processor time on a CPU, which other programs use too, else wall-clock time."""
     return time.process_time if device == "cpu" else time.monotonic
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Lock a folder of a run; TrainingError if another process trains in it."""
+    try:
+        with FileLock(folder / "lock", timeout=0):
+            yield
+    except Timeout:
+        raise TrainingError(f"{folder}: another process is training here") from None
 
 
 class ResumableRun(ABC):

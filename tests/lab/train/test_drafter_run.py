@@ -9,18 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 
 from localdflash.backends.reference import dflash_files
 from localdflash.backends.reference.decoder import Decoder, causal
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.base.errors import OutOfMemory, TrainingError, UsageError
-from localdflash.lab.train import drafter_setup, short_vocabulary
+from localdflash.lab.train import drafter_setup, drafter_stages, short_vocabulary
 from localdflash.lab.train.batched_answers import CONTEXT
 from localdflash.lab.train.draft_blocks import NO_TOKEN, NOT_IN_SHORT, Blocks, BlockSource
 from localdflash.lab.train.drafter_pass import FrozenTarget, logits_of, start_from, weighted_loss
 from localdflash.lab.train.drafter_run import Schedule, StoredAnswersRun, export_drafter
 from localdflash.lab.train.drafter_setup import DrafterOptions
+from localdflash.lab.train.drafter_stages import DrafterWork
 from localdflash.lab.train.drafter_training import Batch, block_logits
 from localdflash.lab.train.loop import initialise
 from localdflash.lab.train.stored_answers import LIKELY, LIKELY_COUNT, AnswerWriter, StoredAnswers, find_likeliest
@@ -231,6 +233,12 @@ def test_the_exported_drafter_proposes_the_trained_tokens(folder: Path, tiny_pai
         with torch.inference_mode():
             served_logits = block_logits(drafter, load_decoder(path), batch)[0, 0, 1:, short]
         assert (served_logits - trained).abs().max() < error * trained.abs().max()
+
+
+def test_one_process_at_a_time_trains_in_a_folder(tiny_pair: Path, tmp_path: Path) -> None:
+    work = DrafterWork(tmp_path, tiny_pair / "target.gguf", DrafterOptions(1, 8, 300), 1000, 0.01)
+    with FileLock(tmp_path / "lock"), pytest.raises(TrainingError, match="another process is training here"):
+        drafter_stages.train(work, QUICK, RecordedReport())
 
 
 GB = 1 << 30
