@@ -18,7 +18,7 @@ from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.stats import Stats
 from localdflash.lab.bench.decoding_modes import open_modes
 from localdflash.lab.bench.pace import MIN_LIMIT_FOR_OTHERS, Watcher, describe_duration, limit_tokens, measure_pace
-from localdflash.lab.bench.prompt_set import CATEGORIES, BenchPrompt, load
+from localdflash.lab.bench.prompt_set import CATEGORIES, BenchPrompt, Category, load
 from localdflash.lab.bench.spread import spread
 from localdflash.lab.bench.verify_table import SECONDS
 from localdflash.loading.load_pair import LoadedPair
@@ -177,7 +177,7 @@ def rotate(modes: list[Mode], offset: int) -> list[Mode]:
     return modes[first:] + modes[:first]
 
 
-def report_overall(categories: Mapping[str, CategoryRuns], best: Mapping[str, float]) -> dict[str, Any]:
+def report_overall(categories: Mapping[Category, CategoryRuns], best: Mapping[str, float]) -> dict[str, Any]:
     """Return the result over all categories; `best`: best tok/s of other backends by category, where measured."""
     total, other_seconds = CategoryRuns(), 0.0
     for name, category in categories.items():

@@ -51,9 +51,11 @@ def test_the_best_other_backend_counts_overall_too() -> None:
     code, prose = CategoryRuns(), CategoryRuns()
     code.add([run_of([1], *[PLAIN] * 6)], [run_of([1], *[PLAIN] * 6)])
     prose.add([run_of([2], *[PLAIN] * 2)], [run_of([2], *[PLAIN] * 2)])
-    categories = {"code": code, "prose": prose}
-    assert report_overall(categories, {"code": 300.0, "prose": 200.0})["best_ar_tok_s"] == 266.7  # 8 tokens in 30 ms
-    assert report_overall(categories, {"code": 300.0})["best_ar_tok_s"] == 100.0  # not measured everywhere
+    categories: dict[prompt_set.Category, CategoryRuns] = {"function": code, "prose": prose}
+    assert (
+        report_overall(categories, {"function": 300.0, "prose": 200.0})["best_ar_tok_s"] == 266.7
+    )  # 8 tokens in 30 ms
+    assert report_overall(categories, {"function": 300.0})["best_ar_tok_s"] == 100.0  # not measured everywhere
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 import errno
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -146,7 +147,7 @@ def test_a_full_disk_keeps_the_old_drafter(
     (tmp_path / name).write_bytes(b"the old drafter")
     monkeypatch.setattr(gguf.GGUFWriter, "write_tensors_to_file", fails)
     monkeypatch.setattr(Path, "write_bytes", fails)
-    write = {
+    write: Callable[[Path], None] = {
         "drafter.gguf": lambda path: pair_export.write_drafter_for(path, drafter, header, "Q8_0", "a name"),
         "drafter.safetensors": lambda path: pair_export.write_drafter_safetensors(path, drafter, 6),
     }[name]
