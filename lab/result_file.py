@@ -1,4 +1,7 @@
-"""JSON files of measurements, each with its conditions: command, date, commit and processor."""
+"""JSON files of measurements, each with its conditions: command, date, commit and processor.
+
+Import it before measuring: the commit is that of the import, even if the tree changes during the measurement.
+"""
 
 import json
 import shlex
@@ -19,7 +22,7 @@ def conditions() -> dict[str, str]:
     return {
         "command": shlex.join([*_program(Path(sys.argv[0])), *map(_without_folder, sys.argv[1:])]),
         "date": datetime.now(UTC).date().isoformat(),
-        "commit": commit(),
+        "commit": _COMMIT,
         "processor": describe_processor(),
     }
 
@@ -38,9 +41,8 @@ def write(path: Path | None, measurement: dict[str, Any], part: str = "") -> Non
 def commit(tree: Path = ROOT) -> str:
     """Return the commit of a source tree, with "-dirty" if files differ; of an installed package its version."""
     try:
-        _git(
-            tree, "ls-files", "--error-unmatch", "models.toml"
-        )  # a virtual environment may be inside another repository
+        # Fails in a virtual environment that is inside another repository.
+        _git(tree, "ls-files", "--error-unmatch", "models.toml")
         return _git(tree, "describe", "--always", "--dirty")
     except (OSError, subprocess.CalledProcessError):
         return __version__
@@ -48,6 +50,9 @@ def commit(tree: Path = ROOT) -> str:
 
 def _git(tree: Path, *arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=tree, capture_output=True, text=True, check=True).stdout.strip()
+
+
+_COMMIT = commit()
 
 
 def _program(path: Path) -> list[str]:

@@ -136,7 +136,7 @@ def tiny_pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
         target, drafter = Decoder(shape).eval(), DFlash(config).eval()
         initialise(target)
         initialise(drafter)
-    pair_export.write_target(folder / "target.gguf", target, tokenizer, "Q8_0", "tiny target")
+    pair_export.write_target(folder / "target.gguf", target, tokenizer, "tiny target")
     pair_export.write_drafter(folder / "drafter.gguf", drafter, tokenizer, "Q8_0", "tiny drafter")
     pair_export.write_drafter_safetensors(folder / "drafter.safetensors", drafter, shape.num_hidden_layers)
     return folder

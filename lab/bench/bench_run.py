@@ -4,10 +4,10 @@ For each prompt and mode the fastest repeat counts. On a CPU, llama.cpp without 
 differ, because llama.cpp rounds differently.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from statistics import quantiles
 from typing import Any, TypeVar
 
 from localdflash.base.errors import ModelError, NoDevice
@@ -18,7 +18,8 @@ from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.stats import Stats
 from localdflash.lab.bench.decoding_modes import open_modes
 from localdflash.lab.bench.pace import MIN_LIMIT_FOR_OTHERS, Watcher, describe_duration, limit_tokens, measure_pace
-from localdflash.lab.bench.prompt_set import CATEGORIES, BenchPrompt, load
+from localdflash.lab.bench.prompt_set import CATEGORIES, BenchPrompt, Category, load
+from localdflash.lab.bench.spread import spread
 from localdflash.lab.bench.verify_table import SECONDS
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.loading.proof import check_first
@@ -65,8 +66,6 @@ class CategoryRuns:
             total.merge(run.stats)
         plain_rate, llama_rate = rate(self.plain), rate(self.llama)
         best_plain = max(plain_rate, llama_rate, other_plain)
-        ttfts = [run.first_token_ms for run in self.drafted]
-        percentiles = quantiles(ttfts, n=20, method="inclusive") if len(ttfts) > 1 else ttfts * 19  # 5 % steps
         return {
             "prompts": len(self.drafted),
             "tokens": total.tokens,
@@ -81,14 +80,19 @@ class CategoryRuns:
             "accept_by_slot": total.acceptance(),
             "steps_by_drafter": total.steps_by_drafter,
             "identical": f"{self.identical}/{len(self.drafted)}",
-            "ttft_ms": {"p50": round(percentiles[9], 2), "p95": round(percentiles[18], 2)},
+            "ttft_ms": spread([run.first_token_ms for run in self.drafted]),
         }
 
 
 def rate(runs: Sequence[PromptRun]) -> float:
     """Return tokens per second; 0 without runs."""
     ms = sum(run.stats.total_ms for run in runs)
-    return sum(run.stats.tokens for run in runs) / ms * 1e3 if ms else 0.0
+    return count_tokens(runs) / ms * 1e3 if ms else 0.0
+
+
+def count_tokens(runs: Sequence[PromptRun]) -> int:
+    """Return the number of generated tokens."""
+    return sum(run.stats.tokens for run in runs)
 
 
 def prompt_ids(loaded: LoadedPair, prompt: BenchPrompt) -> tuple[list[int], frozenset[int]]:
@@ -160,7 +164,7 @@ def run(options: Options, limit: int | None, repeats: int, watcher: Watcher) -> 
         "threads": options.threads,
         **rows,
         "categories": {name: category.report(best.get(name, 0.0)) for name, category in categories.items()},
-        "overall": _sum_categories(categories.values()).report(0.0),
+        "overall": report_overall(categories, best),
         "dflash_alone": acceptance,
         **step_costs,
         **machine,
@@ -173,14 +177,16 @@ def rotate(modes: list[Mode], offset: int) -> list[Mode]:
     return modes[first:] + modes[:first]
 
 
-def _sum_categories(categories: Iterable[CategoryRuns]) -> CategoryRuns:
-    total = CategoryRuns()
-    for category in categories:
+def report_overall(categories: Mapping[Category, CategoryRuns], best: Mapping[str, float]) -> dict[str, Any]:
+    """Return the result over all categories; `best`: best tok/s of other backends by category, where measured."""
+    total, other_seconds = CategoryRuns(), 0.0
+    for name, category in categories.items():
         total.plain += category.plain
         total.drafted += category.drafted
         total.llama += category.llama
         total.identical += category.identical
-    return total
+        other_seconds += count_tokens(category.plain) / best[name] if best.get(name) else math.inf
+    return total.report(count_tokens(total.plain) / other_seconds)
 
 
 def _acceptance(loaded: LoadedPair, pair: Pair, prompts: Sequence[BenchPrompt]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from statistics import median
@@ -98,7 +99,10 @@ def _complete(client: Client, prompt: BenchPrompt, number: int, series: Completi
 
 @contextmanager
 def _streaming_chat(client: Client, steps: list[float]) -> Iterator[None]:
-    """Stream chats in a thread until the context exits; append the milliseconds of their steps to `steps`."""
+    """Stream chats in a thread until the context exits; append the milliseconds of their steps to `steps`.
+
+    An error of a chat is raised when the context exits.
+    """
     stop, started = threading.Event(), threading.Event()
 
     def talk() -> None:
@@ -110,14 +114,15 @@ def _streaming_chat(client: Client, steps: list[float]) -> Iterator[None]:
                 if stop.is_set():
                     return
 
-    thread = threading.Thread(target=talk)
-    thread.start()
-    started.wait()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        chat = pool.submit(talk)
+        chat.add_done_callback(lambda _: started.set())
+        try:
+            started.wait()
+            yield
+        finally:
+            stop.set()
+            chat.result()
 
 
 def _chat_body(number: int) -> dict[str, Any]:

@@ -157,10 +157,10 @@ class Commit:
         return [job for job in jobs if job and any(passage.text for passage in job.passages)]
 
     def unpack(self, into: Path) -> None:
-        """Write the repository's files as they were before the commit into a folder."""
+        """Write the repository's files as they were before the commit into a folder, without links out of it."""
         archive = self._run("archive", "--format=tar", self._parent)
         with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-            files.extractall(into, filter="data")
+            files.extractall(into, filter=_inside_only)
 
     def _job(self, name: str, kind: str) -> TypingJob | None:
         before = "" if kind == "A" else self._text(self._parent, name)
@@ -191,6 +191,14 @@ class Commit:
         except subprocess.CalledProcessError as error:
             lines = error.stderr.decode("utf-8", "replace").splitlines() or [f"status {error.returncode}"]
             raise UsageError(f"--commit: git {arguments[0]}: {printable(lines[0])}") from None
+
+
+def _inside_only(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
+    """Return a member as tarfile's filter "data" does; None for one that the filter refuses, which is skipped."""
+    try:
+        return tarfile.data_filter(member, folder)
+    except tarfile.FilterError:
+        return None
 
 
 def additions(before: str, after: str) -> Iterator[TypedPassage]:

@@ -27,7 +27,6 @@ def command(ctx: click.Context, /, tasks_file: Path, limit: int | None, json_fil
     client = connect_own_engine(ctx, options, "completion")
     with BenchProgress() as progress:
         result = infill.run(client, tasks, progress.count)
-    result_file.write(json_file, result)
     print_fields(
         [
             ("tasks", str(result["tasks"])),
@@ -39,4 +38,5 @@ def command(ctx: click.Context, /, tasks_file: Path, limit: int | None, json_fil
             ("outcomes", ", ".join(f"{count} {name}" for name, count in result["outcomes"].items())),
         ]
     )
+    result_file.write(json_file, result)
     return 0

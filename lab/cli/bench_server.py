@@ -28,7 +28,6 @@ def command(ctx: click.Context, /, limit: int | None, json_file: Path | None, **
     client = connect_own_engine(ctx, options, None if options["pair"] else "chat")  # a given pair serves both roles
     with BenchProgress() as progress:
         result = run(client, limit or DEFAULT_COMPLETIONS, progress.count)
-    result_file.write(json_file, result)
     rows = [
         (name, *(f"{series[times][key]:.1f}" for times in ("total_ms", "first_token_ms") for key in ("p50", "p95")))
         for name, series in (("alone", result["alone"]), ("next to a chat", result["beside_a_chat"]))
@@ -36,4 +35,5 @@ def command(ctx: click.Context, /, limit: int | None, json_file: Path | None, **
     print_table(("COMPLETIONS", "P50 MS", "P95 MS", "FIRST TOKEN P50", "P95"), rows)
     print(f"p95 next to a chat over alone: {result['p95_beside_over_alone']:.2f}")
     print(f"round trip without generation: p95 {result['round_trip_ms']['p95']:.2f} ms")
+    result_file.write(json_file, result)
     return 0

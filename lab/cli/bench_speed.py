@@ -78,10 +78,10 @@ def _bench_chat(
             run(Options(**options), engine, limit, repeats, progress, result)
     finally:
         if "overall" in result:
+            code = show(result)
             result_file.write(json_file, result)
             if picture:
                 draw(result, picture)
-            code = show(result)
     return code
 
 
@@ -91,7 +91,6 @@ def _bench_code(limit: int | None, repeats: int, json_file: Path | None, options
 
     with BenchProgress() as progress:
         result = run(Options(**options), limit, repeats, progress)
-    result_file.write(json_file, result)
     rows = {**result["categories"], "overall": result["overall"]}
     print_table(
         ("CATEGORY", "PLAIN TOK/S", "PLAIN, BEST BACKEND", "TOK/S", "SPEED-UP", "TAU", "IDENTICAL", "FIRST TOKEN MS"),
@@ -112,5 +111,6 @@ def _bench_code(limit: int | None, repeats: int, json_file: Path | None, options
     if result["verify"]:
         costs = [f"{width} {cost:.2f}" for width, cost in result["verify"]["over_ar"].items()]
         print(f"verify step by width, relative to a single-token step: {', '.join(costs)}")
+    result_file.write(json_file, result)
     same, total = rows["overall"]["identical"].split("/")
     return 0 if same == total else 1

@@ -89,10 +89,10 @@ def command(
             progress.plan(seconds, f"{len(jobs)} files, {keys} keys each: {describe_duration(seconds)} at most.")
             replay = typing_replay.run(jobs, Path(folder), client, typing_options, progress.count)
     result = typing.report(replay, typing_options)
+    show(result)
     result_file.write(json_file, result)
     if picture:
         pictures.draw(replay, picture)
-    show(result)
     return 1 if result["overall"]["stale"] else 0
 
 

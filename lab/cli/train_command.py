@@ -69,13 +69,6 @@ def corpus(folder: Path, vocab_size: int, seed: int) -> int:
 @click.option(
     "--learning-rate", type=click.FloatRange(1e-6, 1.0), default=5e-3, show_default=True, help="Peak learning rate."
 )
-@click.option(
-    "--quantization",
-    type=click.Choice(["Q8_0", "Q4_0"]),
-    default="Q8_0",
-    show_default=True,
-    help="Weight type of the GGUF file.",
-)
 @device_option
 @threads_option
 @seed_option
@@ -88,7 +81,6 @@ def target(
     batch_tokens: int,
     micro_tokens: int,
     learning_rate: float,
-    quantization: str,
     device: str | None,
     threads: int,
     seed: int,
@@ -110,7 +102,7 @@ def target(
     print(f"\nheld-out loss {loss:.3f} nats a token", file=sys.stderr)
     from localdflash.lab.train.pair_export import write_target
 
-    write_target(folder / "target.gguf", model, tokenizer, quantization, "localdflash embedded")
+    write_target(folder / "target.gguf", model, tokenizer, "localdflash embedded")
     return 0
 
 

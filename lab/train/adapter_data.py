@@ -58,6 +58,11 @@ class FimDataset:
         ids = self.tokens[start : start + length].astype(np.int64)
         return FimExample(ids, int(row["prompt"]), LANGUAGES[row["language"]], KINDS[row["kind"]])
 
+    @property
+    def kinds(self) -> set[str]:
+        """Return the kinds of the examples."""
+        return {KINDS[number] for number in np.unique(self.index["kind"])}
+
     def endless(self, seed: int, position: int) -> Iterator[int]:
         """Yield example indices endlessly, shuffled anew by the seed in each epoch, from number `position` on."""
         epoch, position = divmod(position, len(self))

@@ -10,6 +10,7 @@ from torch import Tensor
 from localdflash.backends.reference.gguf_decoder import rotate_half_order, state_name
 from localdflash.base.errors import ModelError
 from localdflash.lab.train.adapter import AdaptedLinear, Adapter
+from localdflash.lab.train.whole_file import replacing
 from localdflash.models.weights.gguf import read_header
 from localdflash.models.weights.low_rank import EMBEDDING, AdapterNotes, read_adapter, sha256_of
 
@@ -30,9 +31,8 @@ def write_adapter(path: Path, adapter: Adapter, base: Path) -> None:
     tensors = {f"{EMBEDDING}.rows": _stored(adapter.embedding.rows)}
     for name, linear, order in _adapted_matrices(adapter, base):
         tensors |= {f"{name}.up": _stored(linear.up[torch.argsort(order)]), f"{name}.down": _stored(linear.down)}
-    part = path.with_suffix(".part")
-    part.write_bytes(save(tensors, notes_for(base).as_metadata()))
-    part.replace(path)
+    with replacing(path) as part:
+        part.write_bytes(save(tensors, notes_for(base).as_metadata()))
 
 
 @torch.no_grad()

@@ -5,7 +5,6 @@ from itertools import chain
 from pathlib import Path
 
 import torch
-from filelock import FileLock, Timeout
 
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.base.errors import TrainingError
@@ -17,7 +16,7 @@ from localdflash.lab.train.adapter_examples import FimExampleSampler
 from localdflash.lab.train.adapter_export import MARKERS, TRAINED, notes_for, read_into, write_adapter
 from localdflash.lab.train.adapter_training import AdapterRun, AdapterSchedule
 from localdflash.lab.train.drafter_run import product_type
-from localdflash.lab.train.resumable_run import Reporter
+from localdflash.lab.train.resumable_run import Reporter, locked
 from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights.gguf import read_header
 from localdflash.models.weights.low_rank import merge, write_vocabulary
@@ -52,10 +51,15 @@ def check(work: AdapterWork) -> None:
 
 
 def make_examples(work: AdapterWork, tokens: int, seed: int, reporter: Reporter) -> None:
-    """Write the examples of the training and held-out splits that do not exist yet; downloads missing packages."""
+    """Write the examples of the training and held-out splits that do not exist yet; downloads missing packages.
+
+    TrainingError if all exist, but without the answers of `work`.
+    """
     folder, vocabulary = work.folder / "examples", work.folder / "vocabulary.gguf"
     missing = [name for name in ("train", "held_out") if not (folder / name).exists()]
     if not missing:
+        if work.answers and "chat" not in FimDataset.load(folder / "train").kinds:
+            raise TrainingError(f"{folder} was made without --answers; use another folder")
         return
     work.folder.mkdir(parents=True, exist_ok=True)
     write_vocabulary(work.target, notes_for(work.target), vocabulary)
@@ -85,14 +89,11 @@ def prepare(work: AdapterWork, schedule: AdapterSchedule) -> AdapterRun:
 
 def train(work: AdapterWork, schedule: AdapterSchedule, reporter: Reporter) -> None:
     """Train on all tokens; write the adapter's file and the merged model."""
-    try:
-        with FileLock(work.folder / "lock", timeout=0):
-            run = prepare(work, schedule)
-            size = f"{len(run.adapter.linears)} matrices of rank {work.rank}"
-            reporter.say(f"{size}; step {run.step}, {run.tokens:,} tokens")
-            run.train(reporter)
-    except Timeout:
-        raise TrainingError(f"{work.folder}: another process is training here") from None
+    with locked(work.folder):
+        run = prepare(work, schedule)
+        size = f"{len(run.adapter.linears)} matrices of rank {work.rank}"
+        reporter.say(f"{size}; step {run.step}, {run.tokens:,} tokens")
+        run.train(reporter)
     path = work.folder / "adapter.safetensors"
     write_adapter(path, run.adapter, work.target)
     merge(work.target, path, work.folder / "target.gguf")

@@ -5,9 +5,8 @@ tokens. Only the order of the examples is random, and it depends on a seed, so a
 the same numbers as an uninterrupted run.
 """
 
-import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from localdflash.lab.train.adapter_pass import Pass, PassLoss, group_examples, w
 from localdflash.lab.train.resumable_run import Reporter, ResumableRun, State, clock_on
 from localdflash.lab.train.training_pictures import draw_adapter_training
 
-LOG = "log.jsonl"
 GPU_STEP_TOKENS = 8192  # estimate: with fewer a GPU would wait for kernel launches
 GPU_TOKEN_BYTES = 2 << 20  # estimate for SmolLM2-135M: activations of a token that the backward pass needs
 
@@ -75,7 +73,6 @@ class AdapterRun(ResumableRun):
         )
         self.position = self.tokens = 0
         self.resume()
-        self._forget_later_steps()
 
     def train(self, reporter: Reporter) -> None:
         """Train until all tokens were seen; Ctrl-C saves a checkpoint."""
@@ -85,7 +82,6 @@ class AdapterRun(ResumableRun):
         with self.timed():
             while self.tokens < self.schedule.tokens:
                 values = self._one_step(order)
-                self.count_step()
                 self._log(values)
                 clock = " of processor time" if self._device == "cpu" else ""
                 pace = f"{self.tokens / self.spent:,.0f} tokens a second{clock}"
@@ -115,10 +111,11 @@ class AdapterRun(ResumableRun):
         self.check_finite(total, norm)
         for group in self._optimizer.param_groups:
             group["lr"] = self.schedule.rate(self.tokens)
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
-        self.adapter.merge()
-        self.position, self.tokens = self.position + len(examples), self.tokens + count
+        with self.counted_update():
+            self._optimizer.step()
+            self._optimizer.zero_grad(set_to_none=True)
+            self.adapter.merge()
+            self.position, self.tokens = self.position + len(examples), self.tokens + count
         middle = torch.cat([batch.middle for batch in passes])
         loss = torch.cat([result.losses for result in results])[middle].mean().item()
         right = torch.cat([result.is_exact for result in results])[middle].float().mean().item()
@@ -154,15 +151,12 @@ class AdapterRun(ResumableRun):
     def _log_measurement(self, reporter: Reporter) -> None:
         values = self.measure()
         self._log(values)
-        draw_adapter_training(self.folder / LOG, self.folder / "training.png")
+        draw_adapter_training(self.log, self.folder / "training.png")
         numbers = "  ".join(f"{name} {value:.3f}" for name, value in values.items())
         reporter.say(f"step {self.step}  {self.tokens:,} tokens  {numbers}")
 
-    def _log(self, values: dict[str, float]) -> None:
-        row = {"step": self.step, "tokens": self.tokens, "cpu_minutes": round(self.spent / 60, 1)}
-        row |= {name: round(value, 4) for name, value in values.items()}
-        with (self.folder / LOG).open("a", encoding="utf-8") as log:
-            log.write(json.dumps(row) + "\n")
+    def _log(self, values: Mapping[str, float]) -> None:
+        super()._log({"tokens": self.tokens, **values})
 
     def state(self) -> State:
         """See `ResumableRun`."""
@@ -185,10 +179,3 @@ class AdapterRun(ResumableRun):
         if (state["seed"], state["examples"]) != (self.schedule.seed, len(self._train)):
             raise TrainingError(f"{self.checkpoint}: trained on other examples, or with another --seed")
         self.adapter.merge()
-
-    def _forget_later_steps(self) -> None:
-        """Remove log lines of steps after the checkpoint, which are repeated, and an incomplete last line."""
-        log = self.folder / LOG
-        if log.exists():
-            lines = [line for line in log.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
-            log.write_text("".join(line for line in lines if json.loads(line)["step"] <= self.step), encoding="utf-8")

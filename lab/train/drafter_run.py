@@ -4,7 +4,6 @@ The averaged weights are measured and exported, so a run may be stopped at any t
 """
 
 import copy
-import json
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -33,7 +32,6 @@ from localdflash.lab.train.training_pictures import draw_drafter_training
 from localdflash.lab.train.training_prompts import KINDS
 from localdflash.models.weights.gguf import read_header
 
-LOG = "log.jsonl"
 FUSE_SHARE = 0.1  # factor on the learning rate of `fc`, which sums thousands of channels
 
 
@@ -74,7 +72,6 @@ class StoredAnswersRun(ResumableRun):
         with self.timed():
             while (elapsed := time.monotonic() - began) < seconds:
                 smooth = smoothed(smooth, self._one_step(stream))
-                self.count_step()
                 left = f"{(seconds - elapsed) / 60:.1f} min left"
                 reporter.move(elapsed / seconds, f"step {self.step}  {_numbers(smooth)}  {left}")
                 if self.step % 10 == 0:
@@ -94,13 +91,13 @@ class StoredAnswersRun(ResumableRun):
         (loss / (2.0 * self.schedule.sequences * self.schedule.anchors)).backward()
         norm = nn.utils.clip_grad_norm_(self.drafter.parameters(), 1.0).item()
         self.check_finite(loss.item(), norm)
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = rate * group.get("share", 1.0)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
         decay = min(self.schedule.average, self.step / (self.step + 10))
-        with torch.no_grad():
+        with self.counted_update(), torch.no_grad():
+            for optimizer in self.optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = rate * group.get("share", 1.0)
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
             for mean, current in zip(self.average.parameters(), self.drafter.parameters(), strict=True):
                 mean.lerp_(current, 1 - decay)
         accepted = count_accepted(logits.detach(), blocks.labels)[blocks.labels[..., 0] != NO_TOKEN].float()
@@ -125,18 +122,9 @@ class StoredAnswersRun(ResumableRun):
     def _log_measurement(self, source: BlockSource, reporter: Reporter) -> None:
         values = self.measure(source, self.schedule.measured)
         self._log(values)
-        draw_drafter_training(self.folder / LOG, self.folder / "training.png")
+        draw_drafter_training(self.log, self.folder / "training.png")
         summary = f"{_numbers(values)} tokens per verify step" if values else "no held-out answers"
         reporter.say(f"step {self.step}  {summary}")
-
-    def _log(self, values: dict[str, float]) -> None:
-        rounded = {
-            "step": self.step,
-            "cpu_minutes": round(self.spent / 60, 1),
-            **{k: round(v, 4) for k, v in values.items()},
-        }
-        with (self.folder / LOG).open("a", encoding="utf-8") as log:
-            log.write(json.dumps(rounded) + "\n")
 
     def state(self) -> State:
         """See `ResumableRun`."""

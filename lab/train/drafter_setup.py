@@ -143,7 +143,13 @@ def _short_vocabulary(
         vocabulary = short_vocabulary.count(answers, tokenizer.vocab_size, size, inherited or sorted(tokenizer.ends))
         report(f"{size:,} tokens cover {vocabulary.coverage:.2%} of {vocabulary.counted:,} in the answers")
         short_vocabulary.save(path, vocabulary)
-    return short_vocabulary.load(path, tokenizer.vocab_size)
+    ids = short_vocabulary.load(path, tokenizer.vocab_size)
+    if options.own_short and len(ids) != min(options.short, tokenizer.vocab_size):
+        raise TrainingError(
+            f"{path}: the run has a short vocabulary of {len(ids)} tokens, not {options.short} (--short);"
+            " use another folder"
+        )
+    return ids
 
 
 def _first_counted(row: np.void) -> int:

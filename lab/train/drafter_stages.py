@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -17,7 +17,7 @@ from localdflash.lab.train.batched_answers import Parallel
 from localdflash.lab.train.drafter_run import Schedule
 from localdflash.lab.train.drafter_setup import DrafterOptions, mask_of
 from localdflash.lab.train.questions import Question
-from localdflash.lab.train.resumable_run import Reporter
+from localdflash.lab.train.resumable_run import Reporter, locked
 from localdflash.lab.train.stored_answers import AnswerWriter, read_about
 from localdflash.lab.train.training_needs import TrainingNeeds
 from localdflash.models.memory.fit import MemoryBudget
@@ -61,19 +61,23 @@ def write_prompts(
     if path.exists():
         return
     _make_private(folder)
+    (folder / SOURCES).write_text(json.dumps(list(sources)) + "\n", encoding="utf-8")
     count = training_prompts.write(path, make_questions())
     if not count:
         path.unlink()
         raise TrainingError(f"{', '.join(sources)}: no prompts found")
-    (folder / SOURCES).write_text(json.dumps(list(sources)) + "\n", encoding="utf-8")
     reporter.say(f"{count:,} prompts")
 
 
 def check_sources(folder: Path, sources: Sequence[str]) -> None:
     """Raise TrainingError if the folder's prompts come from other sources."""
     about = folder / SOURCES
-    if about.exists() and json.loads(about.read_text(encoding="utf-8")) != list(sources):
-        raise TrainingError(f"{folder / PROMPTS} was made from other sources ({about}); use another folder")
+    if not (folder / PROMPTS).exists() or not about.exists():
+        return
+    with suppress(ValueError):
+        if json.loads(about.read_text(encoding="utf-8")) == list(sources):
+            return
+    raise TrainingError(f"{folder / PROMPTS} was made from other sources ({about}); use another folder")
 
 
 def check_and_plan(work: DrafterWork) -> TrainingNeeds:
@@ -170,18 +174,19 @@ def train(work: DrafterWork, schedule: Schedule, reporter: Reporter) -> None:
     from localdflash.lab.train import drafter_setup
     from localdflash.lab.train.drafter_run import export_drafter
 
-    torch.manual_seed(0)
     run_folder = work.folder / "training"
-    run, source = drafter_setup.prepare(
-        work.folder, work.target, run_folder, work.options, schedule, reporter.say, work.device
-    )
-    if before := run.measure(source, schedule.measured):
-        reporter.say(f"before: {before['held_out']:.3f} tokens per verify step on held-out prompts")
-    run.train(source, work.minutes, reporter)
-    if before and run.tau < before["held_out"]:
-        reporter.say(f"the drafter got worse ({run.tau:.3f}): keep the old one, or train on more such prompts")
-    blocks = decoder_config(read_header(work.target)).num_hidden_layers
-    export_drafter(run, run_folder, work.target, work.folder, blocks)
+    with locked(work.folder):
+        torch.manual_seed(0)
+        run, source = drafter_setup.prepare(
+            work.folder, work.target, run_folder, work.options, schedule, reporter.say, work.device
+        )
+        if before := run.measure(source, schedule.measured):
+            reporter.say(f"before: {before['held_out']:.3f} tokens per verify step on held-out prompts")
+        run.train(source, work.minutes, reporter)
+        if before and run.tau < before["held_out"]:
+            reporter.say(f"the drafter got worse ({run.tau:.3f}): keep the old one, or train on more such prompts")
+        blocks = decoder_config(read_header(work.target)).num_hidden_layers
+        export_drafter(run, run_folder, work.target, work.folder, blocks)
     if not os.path.lexists(work.folder / "target.gguf"):  # next to the drafter, so that one path loads both
         link_or_copy(work.target, work.folder / "target.gguf")
 

@@ -69,7 +69,7 @@ class TrainingRun(ResumableRun):
     """Training run in a folder: `last.pt`, `loss.jsonl`, `loss.png`."""
 
     def __init__(self, model: nn.Module, budget: TrainingBudget, folder: Path) -> None:
-        super().__init__(folder, time.monotonic, SAVE_SECONDS)
+        super().__init__(folder, time.monotonic, SAVE_SECONDS, "loss.jsonl")
         self.model, self.budget = model, budget
         self.optimizers = build_optimizers(model, budget.learning_rate)
         self.resume(next(model.parameters()).device)
@@ -77,17 +77,16 @@ class TrainingRun(ResumableRun):
     def train(self, accumulate: Accumulate) -> None:
         """Train until the budget is spent."""
         total, smooth = self.budget.minutes * 60, dict[str, float]()
-        with (self.folder / "loss.jsonl").open("a", encoding="utf-8") as log, self.timed():
+        with self.log.open("a", encoding="utf-8") as log, self.timed():
             while self.spent < total:
                 logged = self._one_step(accumulate, self.spent / total)
-                self.count_step()
                 smooth = smoothed(smooth, logged)
                 if self.step % LOG_STEPS == 0:
                     log.write(json.dumps({"step": self.step, **{k: round(v, 4) for k, v in smooth.items()}}) + "\n")
                     log.flush()
                     self._show(smooth, self.spent / total, total - self.spent)
                 self.save_if_due()
-        draw_loss(self.folder / "loss.jsonl", self.folder / "loss.png")
+        draw_loss(self.log, self.folder / "loss.png")
 
     def _one_step(self, accumulate: Accumulate, progress: float) -> Mapping[str, float]:
         for optimizer in self.optimizers:
@@ -95,9 +94,10 @@ class TrainingRun(ResumableRun):
                 group["lr"] = self.budget.learning_rate * rate(progress)
         logged = accumulate(progress)
         self.check_finite(logged["loss"], nn.utils.clip_grad_norm_(self.model.parameters(), 1.0).item())
-        for optimizer in self.optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        with self.counted_update():
+            for optimizer in self.optimizers:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
         return logged
 
     def _show(self, values: Mapping[str, float], progress: float, left: float) -> None:

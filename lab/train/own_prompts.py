@@ -24,7 +24,7 @@ def of_file(path: Path) -> Iterator[Question]:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise TrainingError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB; split it")
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # `splitlines` would split at U+2028 in a text
     except (OSError, UnicodeDecodeError) as error:
         raise TrainingError(f"{path}: cannot be read: {error}") from None
     for number, line in enumerate(lines, 1):

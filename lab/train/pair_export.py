@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor
 from localdflash.backends.reference.decoder import Decoder
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.lab.train.dataset import SPECIALS, special_ids
+from localdflash.lab.train.whole_file import replacing
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import OURS, SHORT_HEAD, SHORT_KEY
 from localdflash.models.shapes.dflash_file import TOP_TENSORS as DRAFTER_TENSORS
@@ -30,11 +32,10 @@ CHAT_TEMPLATE = (
     "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"
 )
 CONTROL, NORMAL = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
-FORMATS = {name: gguf.GGMLQuantizationType[name] for name in ("F16", "Q8_0", "Q4_0")}
 
 
-def write_target(path: Path, model: Decoder, tokenizer: Tokenizer, quantization: str, name: str) -> None:
-    """Write a Qwen3 GGUF; matrices in `quantization`, norms in float32."""
+def write_target(path: Path, model: Decoder, tokenizer: Tokenizer, name: str) -> None:
+    """Write a Qwen3 GGUF; matrices in Q8_0, norms in float32."""
     writer = gguf.GGUFWriter(path, "qwen3")
     writer.add_name(name)
     _write_shape(writer, model.config)
@@ -43,8 +44,8 @@ def write_target(path: Path, model: Decoder, tokenizer: Tokenizer, quantization:
     names = dict(TARGET_TENSORS)
     if model.config.tie_word_embeddings:
         del names["output"]
-    _write_tensors(writer, _tensor_names(names, model.config.num_hidden_layers), model.state_dict(), quantization)
-    _finish(writer, path)
+    _write_tensors(writer, _tensor_names(names, model.config.num_hidden_layers), model.state_dict(), "Q8_0")
+    finish(writer, path)
 
 
 def write_drafter(path: Path, model: DFlash, tokenizer: Tokenizer, quantization: str, name: str) -> None:
@@ -102,7 +103,7 @@ def _write_dflash(
         writer.add_causal_attention(config.causal)
     names = _tensor_names(DRAFTER_TENSORS, config.decoder.num_hidden_layers)
     _write_tensors(writer, names, model.state_dict(), quantization)
-    _finish(writer, path)
+    finish(writer, path)
 
 
 def write_drafter_safetensors(
@@ -110,7 +111,8 @@ def write_drafter_safetensors(
 ) -> None:
     """Write z-lab's format: bfloat16 tensors, next to a config.json with localdflash's fields (see `our_fields`)."""
     tensors = {k: v.detach().cpu().bfloat16().contiguous() for k, v in model.state_dict().items()}
-    path.write_bytes(save(tensors))  # save_file would create a file without permissions for others
+    with replacing(path) as part:
+        part.write_bytes(save(tensors))  # save_file would create a file without permissions for others
     write_json(path.with_name("config.json"), json_config(model, target_layers) | ({OURS: ours} if ours else {}))
 
 
@@ -122,7 +124,8 @@ def our_fields(target: GGUFHeader, ids: Sequence[int], tau: float) -> dict[str, 
 def write_json(path: Path, fields: Mapping[str, object]) -> None:
     """Write a JSON object, one line per field."""
     lines = (f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items())
-    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    with replacing(path) as part:
+        part.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 def json_config(model: DFlash, target_layers: int) -> dict[str, Any]:
@@ -228,13 +231,14 @@ def _write_tensors(
         if values.ndim == 1:
             writer.add_tensor(gguf_name, values.astype(np.float32))
             continue
-        kind = FORMATS[quantization]
+        kind = gguf.GGMLQuantizationType[quantization]
         writer.add_tensor(gguf_name, gguf.quants.quantize(values, kind), raw_dtype=kind)
 
 
-def _finish(writer: gguf.GGUFWriter, path: Path) -> None:
+def finish(writer: gguf.GGUFWriter, path: Path) -> None:
+    """Write a GGUF file, which replaces an older one only if it is complete: a running daemon may have that mapped."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    with replacing(path) as part, closing(writer):
+        writer.write_header_to_file(part)
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()

@@ -1,6 +1,8 @@
-"""Base class of training runs: counts steps and time, and saves both with the weights in `last.pt`."""
+"""Base class of training runs: counts steps and time, saves both with the weights in `last.pt`, and keeps a log."""
 
+import json
 import math
+import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from filelock import FileLock, Timeout
 
 from localdflash.base.errors import TrainingError
 
@@ -31,12 +34,24 @@ def clock_on(device: str) -> Callable[[], float]:
     return time.process_time if device == "cpu" else time.monotonic
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Lock a folder of a run; TrainingError if another process trains in it."""
+    try:
+        with FileLock(folder / "lock", timeout=0):
+            yield
+    except Timeout:
+        raise TrainingError(f"{folder}: another process is training here") from None
+
+
 class ResumableRun(ABC):
     """Training run in a folder: call `resume` when the model exists, and train inside `with self.timed()`."""
 
-    def __init__(self, folder: Path, clock: Callable[[], float], save_seconds: float) -> None:
+    def __init__(
+        self, folder: Path, clock: Callable[[], float], save_seconds: float, log_name: str = "log.jsonl"
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.checkpoint = folder, folder / "last.pt"
+        self.folder, self.checkpoint, self.log = folder, folder / "last.pt", folder / log_name
         self.step, self.spent = 0, 0.0  # seconds of `clock`, restarts included
         self._clock, self._save_seconds = clock, save_seconds
         self._began = self._saved = 0.0
@@ -60,9 +75,18 @@ class ResumableRun(ABC):
             raise
         self.save()
 
-    def count_step(self) -> None:
-        """Count a finished step and its time."""
-        self.step, self.spent = self.step + 1, self._clock() - self._began
+    @contextmanager
+    def counted_update(self) -> Iterator[None]:
+        """Update the weights inside, and count the step and its time; Ctrl-C waits until both are complete."""
+        interrupts = list[int]()
+        handler = signal.signal(signal.SIGINT, lambda number, _frame: interrupts.append(number))
+        try:
+            yield
+            self.step, self.spent = self.step + 1, self._clock() - self._began
+        finally:
+            signal.signal(signal.SIGINT, handler)
+        if interrupts:
+            raise KeyboardInterrupt
 
     def save_if_due(self) -> None:
         """Save if the last checkpoint is older than `save_seconds`."""
@@ -83,9 +107,12 @@ class ResumableRun(ABC):
             ) from None
 
     def resume(self, device: torch.device | str = "cpu") -> None:
-        """Restore the checkpoint, if there is one; TrainingError if it belongs to another run."""
-        if not self.checkpoint.exists():
-            return
+        """Restore the checkpoint, if there is one, and trim the log; TrainingError if it belongs to another run."""
+        if self.checkpoint.exists():
+            self._load(device)
+        self._trim_log()
+
+    def _load(self, device: torch.device | str) -> None:
         try:
             state = torch.load(self.checkpoint, map_location=device, weights_only=True)
             self.restore(state)
@@ -97,12 +124,34 @@ class ResumableRun(ABC):
                 f"{self.checkpoint}: damaged, or of a model of another shape ({type(error).__name__}); move it away"
             ) from None
 
+    def _trim_log(self) -> None:
+        """Remove log lines of steps after the checkpoint, which are repeated, and lines damaged by a power cut."""
+        if self.log.exists():
+            lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+            kept = "".join(line for line in lines if 0 <= _step_of(line) <= self.step)
+            self.log.write_text(kept, encoding="utf-8")
+
+    def _log(self, values: Mapping[str, float]) -> None:
+        """Append a line with the step, the minutes of `clock` and the values to the log."""
+        row = {"step": self.step, "cpu_minutes": round(self.spent / 60, 1)}
+        row |= {name: round(value, 4) for name, value in values.items()}
+        with self.log.open("a", encoding="utf-8") as log:
+            log.write(json.dumps(row) + "\n")
+
     def check_finite(self, loss: float, norm: float) -> None:
         """Raise TrainingError for a loss or a gradient norm that is not finite."""
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise TrainingError(
                 f"step {self.step}: the loss is {loss}, its gradient norm {norm}; lower the learning rate"
             )
+
+
+def _step_of(line: str) -> int:
+    """Return the step of a line of a log; -1 for a damaged or incomplete line."""
+    try:
+        return int(json.loads(line)["step"]) if line.endswith("\n") else -1
+    except (ValueError, TypeError, KeyError):
+        return -1
 
 
 def smoothed(before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:

@@ -8,7 +8,7 @@ import gguf
 
 from localdflash.base.errors import ModelError, TrainingError, UsageError
 from localdflash.lab.train.dataset import Dataset
-from localdflash.lab.train.pair_export import add_short_head, write_json
+from localdflash.lab.train.pair_export import add_short_head, finish, write_json
 from localdflash.lab.train.short_vocabulary import ShortVocabulary, count
 from localdflash.models.shapes.dflash_config import OURS, SHORT_HEAD, SHORT_KEY, check_fit
 from localdflash.models.shapes.dflash_file import config_of_file
@@ -35,22 +35,19 @@ def check(drafter: Path, target: GGUFHeader) -> None:
 def shorten(drafter: Path, target: GGUFHeader, ids: Sequence[int]) -> None:
     """Restrict a drafter's proposals to `ids`; UsageError if its file, then unmodified, cannot be written."""
     path = drafter if drafter.suffix == ".gguf" else drafter.with_name("config.json")
-    part = path.with_name(f"{path.name}.part")
     try:
         if path is drafter:
-            _write_gguf(drafter, part, target, ids)
+            _write_gguf(drafter, target, ids)
         else:
             document = json.loads(path.read_bytes())
             document[OURS] = {**(document.get(OURS) or {}), "short_vocabulary": list(ids)}
-            write_json(part, document)
-        part.replace(path)
+            write_json(path, document)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise UsageError(f"{path}: cannot be written: {error.strerror}; check the folder and its disk") from None
 
 
-def _write_gguf(old: Path, new: Path, target: GGUFHeader, ids: Sequence[int]) -> None:
-    reader, writer = gguf.GGUFReader(old), gguf.GGUFWriter(new, "dflash")
+def _write_gguf(drafter: Path, target: GGUFHeader, ids: Sequence[int]) -> None:
+    reader, writer = gguf.GGUFReader(drafter), gguf.GGUFWriter(drafter, "dflash")
     for name, field in reader.fields.items():
         if not name.startswith("GGUF.") and name not in ("general.architecture", SHORT_KEY):
             inner = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
@@ -59,10 +56,7 @@ def _write_gguf(old: Path, new: Path, target: GGUFHeader, ids: Sequence[int]) ->
         if tensor.name not in SHORT_HEAD:
             writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
     add_short_head(writer, target, ids)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer, drafter)
 
 
 def answers_of(data: Dataset) -> Iterator[list[int]]:

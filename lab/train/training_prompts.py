@@ -12,6 +12,7 @@ from pathlib import Path
 from localdflash.base.errors import TrainingError
 from localdflash.lab.train import code_prompts, corpus
 from localdflash.lab.train.questions import Question, questions
+from localdflash.lab.train.whole_file import replacing
 
 QUESTIONS = ("function", "explain", "edit", "types", "tests", "talk", "json", "own", "chat")
 COMPLETIONS = ("rest", "line", "node", "span", "open", "block")  # see `adapter_gaps`
@@ -60,12 +61,10 @@ def _with_talk(packages: list[list[str]], held_out: bool, seed: int) -> Iterator
 def write(path: Path, prompts: Iterable[Question]) -> int:
     """Write a prompt file completely or not at all; return the number of prompts."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
     count = 0
-    with part.open("w", encoding="utf-8") as file:
+    with replacing(path) as part, part.open("w", encoding="utf-8") as file:
         for count, question in enumerate(prompts, 1):
             file.write(json.dumps(question._replace(number=count - 1)._asdict()) + "\n")
-    part.replace(path)
     return count
 
 

@@ -27,6 +27,12 @@ def test_parts_of_a_file_keep_their_own_conditions(tmp_path: Path, monkeypatch: 
     }
 
 
+def test_the_commit_is_that_of_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result_file, "_git", lambda *_: "committed-during-the-run")
+    result_file.write(tmp_path / "found.json", {})
+    assert json.loads((tmp_path / "found.json").read_text("utf-8"))["commit"] != "committed-during-the-run"
+
+
 @pytest.mark.parametrize("file", RESULTS, ids=lambda file: str(file.stem))
 def test_committed_results_state_their_conditions(file: Path) -> None:
     whole = json.loads(file.read_text("utf-8"))

@@ -65,6 +65,8 @@ def _measure_length(
     """Measure the prompts of one length; of two runs of a prompt in a mode, the faster one counts."""
     totals = defaultdict[str, Stats](Stats)
     identical, prefill_ms = 0, 0.0
+    for pair in hosts:
+        pair.forget()  # a document of the previous length is the start of this one
     for number, ids in enumerate(prompts):
         pairs = {PLAIN: hosts.plain, DRAFTING: hosts.drafting}
         order = [PLAIN, DRAFTING] if number % 2 else [DRAFTING, PLAIN]

@@ -65,6 +65,7 @@ def test_a_commit_s_additions_are_typed(git: Git, tmp_path: Path) -> None:
     (tmp_path / "src" / "old.py").write_text("one\ntwo\nthree\n")
     (tmp_path / "gone.py").write_text("gone\n")
     (tmp_path / "other.py").write_text("other\n")
+    (tmp_path / "outside.py").symlink_to("/etc/hosts")
     git("add", "."), git("commit", "-qm", "1")
     (tmp_path / "src" / "old.py").write_text("zero\none\n2\nthree\n")
     (tmp_path / "new -é.py").write_text("fresh\n")
@@ -82,6 +83,7 @@ def test_a_commit_s_additions_are_typed(git: Git, tmp_path: Path) -> None:
     assert (tmp_path / "before" / "src" / "old.py").read_text() == "one\ntwo\nthree\n"
     assert (tmp_path / "before" / "gone.py").is_file()
     assert not (tmp_path / "before" / "new -é.py").exists()
+    assert not (tmp_path / "before" / "outside.py").is_symlink()
 
 
 @pytest.mark.parametrize("revision", ["nothing", "--help"])

@@ -15,7 +15,7 @@ from localdflash.engine.draft import EMPTY_DRAFT
 from localdflash.engine.pair import Step
 from localdflash.engine.stats import Stats
 from localdflash.lab.bench import prompt_set
-from localdflash.lab.bench.bench_run import CategoryRuns, PromptRun
+from localdflash.lab.bench.bench_run import CategoryRuns, PromptRun, report_overall
 from localdflash.lab.bench.chat import chat_prompts
 from localdflash.lab.bench.single_token_target import SingleTokenTarget
 from localdflash.lab.train.questions import QUESTION_LIST
@@ -45,6 +45,17 @@ def test_rates_and_speedup_are_ratios_of_sums() -> None:
     assert report["tau"] == pytest.approx(10 / 3, abs=1e-3)
     assert report["accept_by_slot"] == [1.0, pytest.approx(2 / 3, abs=1e-3), pytest.approx(2 / 3, abs=1e-3)]
     assert report["steps_by_drafter"] == {"dflash": 3}
+
+
+def test_the_best_other_backend_counts_overall_too() -> None:
+    code, prose = CategoryRuns(), CategoryRuns()
+    code.add([run_of([1], *[PLAIN] * 6)], [run_of([1], *[PLAIN] * 6)])
+    prose.add([run_of([2], *[PLAIN] * 2)], [run_of([2], *[PLAIN] * 2)])
+    categories: dict[prompt_set.Category, CategoryRuns] = {"function": code, "prose": prose}
+    assert (
+        report_overall(categories, {"function": 300.0, "prose": 200.0})["best_ar_tok_s"] == 266.7
+    )  # 8 tokens in 30 ms
+    assert report_overall(categories, {"function": 300.0})["best_ar_tok_s"] == 100.0  # not measured everywhere
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`localdflash bench` for a chat pair: suite, output, result file and exit codes."""
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from localdflash.base.errors import OutOfMemory
+from localdflash.lab import result_file
 from localdflash.lab.bench.chat import chat_run
 from localdflash.lab.cli.bench_chat import is_chat_pair
 
@@ -99,6 +101,22 @@ def test_exit_codes(
     assert "talk" in done.out
     assert ("localdflash: the answer does not fit" in done.err) == isinstance(error, OutOfMemory)
     assert json.loads((tmp_path / "a.json").read_text())["overall"] == ROW
+
+
+def test_a_result_that_cannot_be_written_is_still_shown(
+    run: Callable[..., Any],
+    tiny: tuple[str, ...],
+    measures: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(path: Path, _measurement: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    measures()
+    monkeypatch.setattr(result_file, "write", fails)
+    done = run("bench", "--suite", "chat", *tiny, "--json", tmp_path / "a.json")
+    assert (done.code, "disk full" in done.err, "55 ms warm" in done.out) == (1, True, True)
 
 
 def test_the_suite_depends_on_completion_support(tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 import copy
 import json
+import signal
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +14,13 @@ import torch
 import torch.nn.functional as F
 
 from localdflash.backends.reference.decoder import Decoder, causal
+from localdflash.base.errors import TrainingError
 from localdflash.lab.train import adapter_data, adapter_training
 from localdflash.lab.train.adapter import AdaptedEmbedding, AdaptedLinear, Adapter
 from localdflash.lab.train.adapter_attention import attend_within
 from localdflash.lab.train.adapter_data import FimDataset, FimExample
 from localdflash.lab.train.adapter_pass import CHUNK_ROWS, Pass, weighted_loss
+from localdflash.lab.train.adapter_stages import AdapterWork, make_examples
 from localdflash.lab.train.adapter_training import AdapterRun
 from localdflash.lab.train.loop import initialise
 from tests.support.reports import RecordedReport
@@ -184,10 +188,45 @@ def test_a_killed_run_continues_with_the_same_numbers(
     assert steps(tmp_path / "parts") == steps(tmp_path / "whole")
 
 
+def test_ctrl_c_within_an_update_waits_until_it_is_complete(
+    data: tuple[FimDataset, FimDataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapter_training, "draw_adapter_training", lambda *_: None)
+    whole = AdapterRun(tiny_adapter(), *data, tmp_path / "whole", SCHEDULE)
+    whole.train(RecordedReport())
+    stopped = AdapterRun(tiny_adapter(), *data, tmp_path / "parts", SCHEDULE)
+    merge = stopped.adapter.merge
+
+    def interrupted() -> None:
+        if stopped.step == 4:
+            signal.raise_signal(signal.SIGINT)
+        merge()
+
+    monkeypatch.setattr(stopped.adapter, "merge", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        stopped.train(RecordedReport())
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    again = AdapterRun(tiny_adapter(), *data, tmp_path / "parts", SCHEDULE)
+    again.train(RecordedReport())
+    assert (again.step, again.position, again.tokens) == (whole.step, whole.position, whole.tokens)
+    for one, other in zip(numbers(again), numbers(whole), strict=True):
+        assert torch.equal(one, other)
+
+
 EXAMPLES = [
     FimExample(np.array([15, 14, 7, 16, 49_000, 0]), 4, "python", "rest"),
     FimExample(np.array([1, 2, 3]), 2, "chat", "chat"),
 ]
+
+
+def test_answers_are_not_ignored_if_the_examples_exist(tmp_path: Path) -> None:
+    for kinds, works in ((EXAMPLES[:1], False), (EXAMPLES, True)):
+        folder = tmp_path / str(works)
+        for name in ("train", "held_out"):
+            adapter_data.write(folder / "examples" / name, kinds)
+        work = AdapterWork(folder, tmp_path / "target.gguf", 2, answers=tmp_path)
+        with nullcontext() if works else pytest.raises(TrainingError, match="without --answers; use another folder"):
+            make_examples(work, 1000, 0, RecordedReport())
 
 
 def test_an_interrupted_write_leaves_no_dataset(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
+import errno
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
+from localdflash.backends.reference import dflash_files
 from localdflash.backends.reference.decoder import Decoder
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.lab.train import corpus, pair_export
@@ -18,6 +21,7 @@ from localdflash.lab.train.corpus import CorpusPackage
 from localdflash.lab.train.dataset import SPECIALS, Dataset, build, special_ids, train_tokenizer, write
 from localdflash.lab.train.examples import KINDS, Example, ExamplePiece, Special, examples
 from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.weights.gguf import read_header
 
 SOURCE = (
     '''def add(first, second):
@@ -110,8 +114,8 @@ def fields(path: Path) -> dict[str, object]:
     return {name: field.contents() for name, field in gguf.GGUFReader(path).fields.items()}
 
 
-@pytest.mark.parametrize(("quantization", "tied"), [("Q8_0", True), ("Q4_0", False)])
-def test_an_exported_target_round_trips(quantization: str, tied: bool, tiny_pair: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tied", [True, False])
+def test_an_exported_target_round_trips(tied: bool, tiny_pair: Path, tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_file(str(tiny_pair / "tokenizer.json"))
     shape = DecoderConfig(
         tokenizer.get_vocab_size() + len(SPECIALS), 64, 2, 2, 1, 32, 96, rope_theta=5e4, tie_word_embeddings=tied
@@ -120,17 +124,36 @@ def test_an_exported_target_round_trips(quantization: str, tied: bool, tiny_pair
     model = Decoder(shape)
     path = tmp_path / "new folder" / "target.gguf"
     path.parent.mkdir()
-    pair_export.write_target(path, model, tokenizer, quantization, "a name")
+    pair_export.write_target(path, model, tokenizer, "a name")
     back = load_decoder(path)
     assert back.config.tie_word_embeddings == tied
     assert back.config.rope_theta == 5e4
-    bits = {"Q8_0": 7, "Q4_0": 3}[quantization]
     for name, weight in model.state_dict().items():
-        assert (back.state_dict()[name] - weight).abs().max() <= weight.abs().max() / 2**bits, name
+        assert (back.state_dict()[name] - weight).abs().max() <= weight.abs().max() / 2**7, name
     types = {t.name: t.tensor_type.name for t in gguf.GGUFReader(path).tensors}
-    assert set(types.values()) == {quantization, "F32"}
+    assert set(types.values()) == {"Q8_0", "F32"}
     assert all(kind == "F32" for name, kind in types.items() if "norm" in name)
     assert fields(path)["general.name"] == "a name"
+
+
+@pytest.mark.parametrize("name", ["drafter.gguf", "drafter.safetensors"])
+def test_a_full_disk_keeps_the_old_drafter(
+    name: str, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    drafter, header = dflash_files.load(tiny_pair / "drafter.gguf"), read_header(tiny_pair / "target.gguf")
+    (tmp_path / name).write_bytes(b"the old drafter")
+    monkeypatch.setattr(gguf.GGUFWriter, "write_tensors_to_file", fails)
+    monkeypatch.setattr(Path, "write_bytes", fails)
+    write: Callable[[Path], None] = {
+        "drafter.gguf": lambda path: pair_export.write_drafter_for(path, drafter, header, "Q8_0", "a name"),
+        "drafter.safetensors": lambda path: pair_export.write_drafter_safetensors(path, drafter, 6),
+    }[name]
+    with pytest.raises(OSError, match="No space left"):
+        write(tmp_path / name)
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"the old drafter"]
 
 
 def test_safetensors_are_bfloat16_with_the_published_fields(tiny_pair: Path) -> None:

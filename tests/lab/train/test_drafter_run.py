@@ -9,18 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 
 from localdflash.backends.reference import dflash_files
 from localdflash.backends.reference.decoder import Decoder, causal
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.base.errors import OutOfMemory, TrainingError, UsageError
-from localdflash.lab.train import drafter_setup, short_vocabulary
+from localdflash.lab.train import drafter_setup, drafter_stages, short_vocabulary
 from localdflash.lab.train.batched_answers import CONTEXT
 from localdflash.lab.train.draft_blocks import NO_TOKEN, NOT_IN_SHORT, Blocks, BlockSource
 from localdflash.lab.train.drafter_pass import FrozenTarget, logits_of, start_from, weighted_loss
 from localdflash.lab.train.drafter_run import Schedule, StoredAnswersRun, export_drafter
 from localdflash.lab.train.drafter_setup import DrafterOptions
+from localdflash.lab.train.drafter_stages import DrafterWork
 from localdflash.lab.train.drafter_training import Batch, block_logits
 from localdflash.lab.train.loop import initialise
 from localdflash.lab.train.stored_answers import LIKELY, LIKELY_COUNT, AnswerWriter, StoredAnswers, find_likeliest
@@ -184,6 +186,26 @@ def test_training_learns_resumes_and_measures(folder: Path, tiny_pair: Path, tmp
     assert "tokens per verify" in reports.lines[-1]
 
 
+def test_a_resumed_log_has_no_partial_line_and_no_step_twice(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    run, source, reports = prepared(folder, tiny_pair, tmp_path)
+    run.step = 10
+    run.save()
+    rows = [json.dumps({"step": step, "loss": 1.0}) for step in (10, 20)]
+    (tmp_path / "log.jsonl").write_text("\n".join([rows[0], "\0\0", *rows, '{"step": 20, "lo']))  # as after a power cut
+    resumed, source, reports = prepared(folder, tiny_pair, tmp_path)
+    resumed._log_measurement(source, reports)
+    logged = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in logged] == [10, 10, 10]
+    assert (tmp_path / "training.png").exists()
+
+
+def test_a_resumed_run_keeps_the_size_of_its_short_vocabulary(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    prepared(folder, tiny_pair, tmp_path)
+    options = DrafterOptions(1, 8, 200, own_short=True)
+    with pytest.raises(TrainingError, match=r"300 tokens, not 200 \(--short\); use another folder"):
+        drafter_setup.prepare(folder, tiny_pair / "target.gguf", tmp_path, options, QUICK, print)
+
+
 def test_the_exported_drafter_proposes_the_trained_tokens(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
     run, source, _ = prepared(folder, tiny_pair, tmp_path / "run")
     out, path = tmp_path / "out", tiny_pair / "target.gguf"
@@ -211,6 +233,12 @@ def test_the_exported_drafter_proposes_the_trained_tokens(folder: Path, tiny_pai
         with torch.inference_mode():
             served_logits = block_logits(drafter, load_decoder(path), batch)[0, 0, 1:, short]
         assert (served_logits - trained).abs().max() < error * trained.abs().max()
+
+
+def test_one_process_at_a_time_trains_in_a_folder(tiny_pair: Path, tmp_path: Path) -> None:
+    work = DrafterWork(tmp_path, tiny_pair / "target.gguf", DrafterOptions(1, 8, 300), 1000, 0.01)
+    with FileLock(tmp_path / "lock"), pytest.raises(TrainingError, match="another process is training here"):
+        drafter_stages.train(work, QUICK, RecordedReport())
 
 
 GB = 1 << 30

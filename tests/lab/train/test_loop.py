@@ -1,4 +1,5 @@
 import errno
+import json
 import math
 import pickle
 from collections.abc import Mapping
@@ -111,6 +112,14 @@ def test_an_interrupted_run_resumes_exactly(clock: Clock, tmp_path: Path) -> Non
     assert equal(second.state_dict(), whole.state_dict())
 
 
+def test_a_log_that_ends_within_a_line_is_repaired(clock: Clock, tmp_path: Path) -> None:
+    model = make()
+    (tmp_path / "loss.jsonl").write_text('{"step": 10, "lo')
+    TrainingRun(model, TrainingBudget(1.0, 0.05), tmp_path).train(learn(model, clock))
+    logged = [json.loads(line)["step"] for line in (tmp_path / "loss.jsonl").read_text().splitlines()]
+    assert logged == list(range(10, STEPS + 1, 10))
+
+
 def test_a_nan_gradient_does_not_change_the_weights(clock: Clock, tmp_path: Path) -> None:
     model = make()
     before = {name: p.clone() for name, p in model.state_dict().items()}
@@ -157,9 +166,9 @@ class Run(ResumableRun):
 
     def learn(self, steps: int) -> None:
         for _ in range(steps):
-            self.weight += 1
-            self.now += 2.0
-            self.count_step()
+            with self.counted_update():
+                self.weight += 1
+                self.now += 2.0
             self.save_if_due()
 
 

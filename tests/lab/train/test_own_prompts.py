@@ -1,6 +1,8 @@
 """Prompts from a user's files, repositories and chats."""
 
+import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,10 @@ from localdflash.base.errors import TrainingError
 from localdflash.chat.messages import Attachment, Message
 from localdflash.chat.store import ChatStore
 from localdflash.lab.train import corpus, training_prompts
+from localdflash.lab.train.drafter_stages import check_sources, write_prompts
 from localdflash.lab.train.own_prompts import held_out_file, of_chats, of_file, of_repository
 from localdflash.lab.train.questions import Question, questions
+from tests.support.reports import RecordedReport
 
 
 @pytest.mark.parametrize("line", ["What?", '{"text": 3}', '" "', "[" * 100_000])
@@ -19,6 +23,29 @@ def test_a_line_without_a_prompt_is_refused(line: str, tmp_path: Path) -> None:
     path.write_text(f'"What?"\n{line}\n')
     with pytest.raises(TrainingError, match=r"mine\.jsonl: line 2: not a prompt \(expected"):
         list(of_file(path))
+
+
+def test_only_line_ends_separate_prompts(tmp_path: Path) -> None:
+    texts = ["a\u2028b", "c\x85d", "e\u2029f"]
+    path = tmp_path / "mine.jsonl"
+    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
+    path.write_bytes("\r\n".join(lines).encode("utf-8-sig"))
+    assert [question.text for question in of_file(path)] == texts
+
+
+def test_prompts_of_other_sources_are_refused(tmp_path: Path) -> None:
+    def killed() -> Iterator[Question]:
+        assert (tmp_path / "sources.json").is_file()  # no prompts without their sources, whenever the run is killed
+        yield Question("own", "What?", False)
+
+    check_sources(tmp_path, ["mine"])
+    write_prompts(tmp_path, ["mine"], killed, RecordedReport())
+    check_sources(tmp_path, ["mine"])
+    for damaged in (None, "", '["mi', "\0\0"):  # None: intact; the others as after a power cut
+        if damaged is not None:
+            (tmp_path / "sources.json").write_text(damaged)
+        with pytest.raises(TrainingError, match="other sources"):
+            check_sources(tmp_path, ["yours"])
 
 
 def module(name: str) -> str:
