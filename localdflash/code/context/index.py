@@ -344,7 +344,7 @@ class Workspace:
 
 def _relative(root: _Root, path: str) -> str:
     """Return a path relative to its root; "" for the root itself."""
-    return path.removeprefix(root.path).removeprefix(root.given).strip("/")
+    return path.removeprefix(root.path if f"{path}/".startswith(f"{root.path}/") else root.given).strip("/")
 
 
 def _is_folder(path: str) -> bool:

@@ -1,6 +1,7 @@
 """Workspace index: definitions by name, limits, and modules by path."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -66,3 +67,11 @@ def test_modules_are_located_without_the_disk(open_workspace: Opens) -> None:
     assert opened.workspace.locate("/elsewhere/a.py", "pkg/a.py") == ()
     opened.write("missing.py", "")
     assert until(lambda: located("main.py", "missing.py") == ["missing.py"])
+
+
+def test_a_folder_below_the_root_is_named_like_the_root(open_workspace: Opens, root: Path) -> None:
+    folder = str(root)[1:]  # as /app/app below /app
+    opened = open_workspace({f"{folder}/a.py": "def f(): pass", ".localdflashignore": f"/{folder}/private.py\n"})
+    assert not opened.workspace.allowed(root / folder / "private.py")
+    opened.write(f"{folder}/a.py", "def g(): pass")
+    assert opened.comes("g", f"{folder}/a.py")
