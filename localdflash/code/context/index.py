@@ -25,7 +25,7 @@ from localdflash.code.context.listing import SKIPPED, list_entries, may_enter
 from localdflash.text.syntax import language_of
 
 MAX_FILES = 20_000  # files in all roots together
-MAX_FOLDERS = watch.MAX_FOLDERS  # folders per root
+MAX_FOLDERS = watch.MAX_FOLDERS  # folders per scan
 PAUSE_SECONDS = 0.2  # from a file's first change until the file is read
 SOURCE_FOLDERS = ("", "src", "lib", "include", "python", "app", "src/main/java", "main/java")  # searched for modules
 
@@ -105,7 +105,6 @@ class Workspace:
         self._store: FileStore = previous._store if previous else FileStore()
         self._changes = ChangeQueue()
         self._locate = lru_cache(4096)(self._find_module)
-        self._folder_count = 0  # folders scanned in the current root
         self._stop, self._unwatched = threading.Event(), threading.Event()
         self._unwatched.set()
         self._observer: BaseObserver | None = None
@@ -289,13 +288,13 @@ class Workspace:
         indexed, stack = set(), [top]
         if top and not may_enter(root.rules, top):
             stack.clear()
-        self._folder_count = self._folder_count if top else 0
+        scanned = 0  # folders
         while stack:
             if self._stop.is_set():
                 return
             folder = stack.pop()
-            self._folder_count += 1
-            if self._folder_count > MAX_FOLDERS:
+            scanned += 1
+            if scanned > MAX_FOLDERS:
                 self._warn_too_many(root)
                 break
             for entry in list_entries(f"{root.path}/{folder}"):

@@ -1,6 +1,7 @@
 """Workspace index: definitions by name, limits, and modules by path."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,14 @@ def test_a_folder_below_the_root_is_named_like_the_root(open_workspace: Opens, r
     assert not opened.workspace.allowed(root / folder / "private.py")
     opened.write(f"{folder}/a.py", "def g(): pass")
     assert opened.comes("g", f"{folder}/a.py")
+
+
+def test_folders_that_come_and_go_do_not_add_up(open_workspace: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "MAX_FOLDERS", 3)
+    opened = open_workspace({"a.py": ""})
+    for at in range(5):
+        file = opened.write("new/b.py", f"def f{at}(): pass")
+        assert opened.comes(f"f{at}", "new/b.py")
+        shutil.rmtree(file.parent)
+        assert opened.comes(f"f{at}")
+    assert opened.warnings == []
