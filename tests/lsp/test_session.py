@@ -117,6 +117,10 @@ async def test_requested_texts_are_offered_the_likeliest_first_and_unsound_ones_
     ):
         asked.say(text, end=end, index=index, logprob=logprob)
     assert texts(await manual) == ["two()", "one()", "("]
+    desk.type("x")
+    desk.before = desk.before.removesuffix("x")
+    desk.type("")
+    assert texts(await desk.ask()) == ["two()"]  # again, without a request
 
 
 @pytest.mark.parametrize(("end", "why"), [("stop", "nothing to add"), ("failed", "")])
