@@ -98,6 +98,7 @@ class Session:
 
     async def offers(self, cursor: Cursor) -> list[SuggestionOffer]:
         """Return the suggestions to show; [] if there are none, or a newer request or a change makes them obsolete."""
+        self.silence_reason = ""
         if not cursor.current():
             return []
         turn = self._begin_turn()

@@ -132,6 +132,11 @@ async def test_a_request_by_hand_without_an_answer_has_a_reason(desk: Desk, end:
     assert await manual == []
     assert why in desk.session.silence_reason
     assert bool(desk.session.silence_reason) == bool(why)
+    obsolete = desk.ask(manual=True)
+    await desk.asked()
+    desk.type("x")
+    assert await obsolete == []
+    assert desk.session.silence_reason == ""
 
 
 async def test_the_anchor_moves_nearer_in_a_pause(desk: Desk, refused: list[bool]) -> None:
