@@ -267,6 +267,9 @@ class Workspace:
         path = path if self._root_of(path) else os.path.realpath(path)
         root = self._root_of(path)
         if root is None:
+            for one in self._roots if os.path.basename(path) in IGNORE_FILES else ():  # perhaps of a folder above
+                one.rules.forget()
+                self._scan(one, "")
             return
         name = _relative(root, path)
         *folders, last = name.split("/")
