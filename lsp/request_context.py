@@ -100,11 +100,14 @@ class EditorContext:
         """Return whether context was last looked up far from this line, or never."""
         return uri not in self._lookup_lines or abs(self._lookup_lines[uri] - line) > NEAR_LINES
 
-    async def look_up(self, uri: str, line: int) -> bool:
-        """Look up the context of a cursor; return whether it differs from that of the last lookup."""
+    async def look_up(self, uri: str, line: int, *, if_far: bool = False) -> bool:
+        """Look up the context of a cursor; return whether it differs from that of the last lookup.
+
+        `if_far`: only if `is_far` still holds once the lookups of earlier requests have ended.
+        """
         async with self._lookup_lock:
             document = self._documents.get(uri)
-            if document is None:
+            if document is None or (if_far and not self.is_far(uri, line)):
                 return False
             near = [other for other in reversed(self._recent) if other != uri and other in self._documents]
             allowed = [other for other in near[:MAX_NEIGHBOURS] if self.refusal(other) is None]

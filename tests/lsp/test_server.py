@@ -1,5 +1,6 @@
 """Completions in an editor, over the wire, from an engine that knows the text."""
 
+import asyncio
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from lsprotocol import types
 
+from localdflash.lsp import request_context
 from localdflash.lsp.document import Document
 from localdflash.lsp.lsp_server import SuggestionServer
 from localdflash.lsp.request_context import EditorContext
@@ -124,6 +126,16 @@ async def test_the_first_request_has_the_context_of_its_own_line(editor: Any) ->
         with daemons.client() as client:
             (asked,) = client.get("/oracle")["asked"]
         assert [part["name"] for part in asked["context"]] == ["other.py"]
+
+
+async def test_requests_at_one_place_share_a_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookups: list[object] = []
+    monkeypatch.setattr(request_context, "gather", lambda *_: lookups.append(1))
+    context = EditorContext([], {URI: Document(URI, TEXT, 1)}, lambda _: None)
+    await asyncio.gather(*(context.look_up(URI, 4, if_far=True) for _ in range(3)))
+    assert len(lookups) == 1
+    await context.look_up(URI, 4)
+    assert len(lookups) == 2
 
 
 async def test_an_odd_uri_is_no_error(editor: Any) -> None:
