@@ -221,11 +221,10 @@ class Workspace:
         self._stop_watching()
 
     def _take_over(self, previous: "Workspace") -> None:
-        """Wait for the previous workspace's thread to end, and drop the files of folders that only it had."""
+        """Wait for the previous workspace's thread to end, and drop the files of roots that only it had."""
         previous.close(None)
-        for root in previous._roots:
-            if self._root_of(root.path) is None:
-                self._store.drop(root.path)  # folders within it that are roots now are read again
+        for path in {root.path for root in previous._roots} - {root.path for root in self._roots}:
+            self._store.drop(path)  # files that are still within a root are read again, under their new names
         self._previous = None
 
     def _watch(self) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from localdflash.code.context import index
+from localdflash.code.context.index import Workspace
 from tests.code.context.conftest import PATIENCE, Opens, until
 
 
@@ -87,3 +88,12 @@ def test_folders_that_come_and_go_do_not_add_up(open_workspace: Opens, monkeypat
         shutil.rmtree(file.parent)
         assert opened.comes(f"f{at}")
     assert opened.warnings == []
+
+
+def test_a_wider_root_gives_files_their_new_names(open_workspace: Opens, root: Path) -> None:
+    opened = open_workspace({"pkg/a.py": "def f(): pass"}, [root / "pkg"])
+    assert opened.paths("f") == ["a.py"]
+    opened.workspace = Workspace([root, root / "pkg"], opened.warnings.append, opened.workspace)
+    opened.workspace.start()
+    assert opened.comes("f", "pkg/a.py")
+    opened.workspace.close()
