@@ -144,14 +144,12 @@ class EditorContext:
         return replace(file, name=f"{file.name}#{parts.fragment}") if parts.scheme == CELL_SCHEME else file
 
     def _name(self, uri: str) -> str:
-        """Return a document's path relative to its workspace folder; only its name if it is in none."""
+        """Return a document's path relative to its outermost workspace folder; only its name if it is in none."""
         path = path_of(uri)
         if path is None:
             return _path_in_uri(uri).rpartition("/")[2] or "untitled"
-        for root in self._roots:
-            if path.is_relative_to(root):
-                return path.relative_to(root).as_posix()
-        return path.name
+        names = [path.relative_to(root).as_posix() for root in self._roots if path.is_relative_to(root)]
+        return max(names, key=len, default=path.name)
 
 
 def path_of(uri: str) -> Path | None:

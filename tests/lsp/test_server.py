@@ -181,6 +181,13 @@ async def test_edits_of_files_that_are_no_longer_allowed_are_forgotten(
     assert context.describe(other)["copies"] == []
 
 
+def test_a_folder_within_another_is_part_of_it(tmp_path: Path) -> None:
+    uri = (tmp_path / "pkg/a.py").as_uri()
+    for folders in ([tmp_path, tmp_path / "pkg"], [tmp_path / "pkg", tmp_path]):
+        context = EditorContext(folders, {uri: Document(uri, "", 1)}, lambda _: None)
+        assert context.describe(uri)["path"] == "pkg/a.py"  # as in the index
+
+
 MAIN = "from util import helper_of_ours\n\n\ndef main():\n    helper_of_ours(1)\n    \n"
 
 
