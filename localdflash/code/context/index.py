@@ -208,17 +208,27 @@ class Workspace:
     def _run(self) -> None:
         if self._previous:
             self._take_over(self._previous)
-        self._watch()
-        for root in self._roots:
-            self._scan(root, "")
+        self._read_all()
         if not self._stop.is_set():
             self._when_read()
         while changed := self._changes.take():
+            if any(os.path.basename(path) in IGNORE_FILES for path, _ in changed):  # of a root, or of a folder above
+                self._read_all()
+                continue
             for path, gone in changed:
                 self._process(path, gone)
             if self._unwatched.is_set():
                 self._stop_watching()
         self._stop_watching()
+
+    def _read_all(self) -> None:
+        """Read the ignore files, watch the folders that they leave, and index the files there."""
+        self._stop_watching()
+        for root in self._roots:
+            root.rules.forget()
+        self._watch()
+        for root in self._roots:
+            self._scan(root, "")
 
     def _take_over(self, previous: "Workspace") -> None:
         """Wait for the previous workspace's thread to end, and drop the files of roots that only it had."""
@@ -262,21 +272,15 @@ class Workspace:
         self._queue_all()  # also wakes the index thread, which stops the observer
 
     def _process(self, path: str, gone: bool) -> None:
-        """Update the index for a changed file or folder; a changed ignore file means that its folder changed."""
+        """Update the index for a changed file or folder that is not an ignore file."""
         path = path if self._root_of(path) else os.path.realpath(path)
         root = self._root_of(path)
         if root is None:
-            for one in self._roots if os.path.basename(path) in IGNORE_FILES else ():  # perhaps of a folder above
-                one.rules.forget()
-                self._scan(one, "")
             return
         name = _relative(root, path)
-        *folders, last = name.split("/")
-        if self._unwatched.is_set() or last in IGNORE_FILES:
+        folders = name.split("/")[:-1]
+        if self._unwatched.is_set():
             root.rules.forget()
-        if last in IGNORE_FILES:
-            name, gone = "/".join(folders), False
-            *folders, last = name.split("/")
         path = f"{root.path}/{name}".rstrip("/")
         if gone or SKIPPED & set(folders) or (folders and root.rules.ignored("/".join(folders), True)):
             self._store.drop(path)
