@@ -158,7 +158,7 @@ class SuggestionServer(LanguageServer):
             closers=closers,
         )
         if self._context.is_far(document.uri, position.line):
-            looking = self._spawn(self._context.look_up(document.uri, position.line))
+            looking = self._spawn(self._context.look_up(document.uri, position.line, if_far=True))
             await asyncio.wait((looking,), timeout=self.settings.deadline_ms / 2e3)
         offers = await session.offers(cursor)
         if target and target.selected and re.search(r"\w$", target.head):  # do not lengthen the menu's word

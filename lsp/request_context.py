@@ -100,11 +100,14 @@ class EditorContext:
         """Return whether context was last looked up far from this line, or never."""
         return uri not in self._lookup_lines or abs(self._lookup_lines[uri] - line) > NEAR_LINES
 
-    async def look_up(self, uri: str, line: int) -> bool:
-        """Look up the context of a cursor; return whether it differs from that of the last lookup."""
+    async def look_up(self, uri: str, line: int, *, if_far: bool = False) -> bool:
+        """Look up the context of a cursor; return whether it differs from that of the last lookup.
+
+        `if_far`: only if `is_far` still holds once the lookups of earlier requests have ended.
+        """
         async with self._lookup_lock:
             document = self._documents.get(uri)
-            if document is None:
+            if document is None or (if_far and not self.is_far(uri, line)):
                 return False
             near = [other for other in reversed(self._recent) if other != uri and other in self._documents]
             allowed = [other for other in near[:MAX_NEIGHBOURS] if self.refusal(other) is None]
@@ -141,14 +144,12 @@ class EditorContext:
         return replace(file, name=f"{file.name}#{parts.fragment}") if parts.scheme == CELL_SCHEME else file
 
     def _name(self, uri: str) -> str:
-        """Return a document's path relative to its workspace folder; only its name if it is in none."""
+        """Return a document's path relative to its outermost workspace folder; only its name if it is in none."""
         path = path_of(uri)
         if path is None:
             return _path_in_uri(uri).rpartition("/")[2] or "untitled"
-        for root in self._roots:
-            if path.is_relative_to(root):
-                return path.relative_to(root).as_posix()
-        return path.name
+        names = [path.relative_to(root).as_posix() for root in self._roots if path.is_relative_to(root)]
+        return max(names, key=len, default=path.name)
 
 
 def path_of(uri: str) -> Path | None:

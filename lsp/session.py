@@ -98,6 +98,7 @@ class Session:
 
     async def offers(self, cursor: Cursor) -> list[SuggestionOffer]:
         """Return the suggestions to show; [] if there are none, or a newer request or a change makes them obsolete."""
+        self.silence_reason = ""
         if not cursor.current():
             return []
         turn = self._begin_turn()
@@ -291,7 +292,7 @@ class Session:
             text = suggestion.text if suggestion.ended else whole_lines(suggestion.text) or whole_words(suggestion.text)
             texts.setdefault(text.rstrip(), suggestion)
         offers = [SuggestionOffer(suggestion, text, self._turn) for text, suggestion in texts.items() if text.strip()]
-        for offer in offers[1:]:
+        for offer in reversed(offers):  # so that the likeliest is the newest
             self._known.add(offer.suggestion)
         self._choices = [offer.suggestion for offer in offers]
         self.silence_reason = "" if offers else _why_silent(requested)

@@ -1,5 +1,6 @@
 """Completions in an editor, over the wire, from an engine that knows the text."""
 
+import asyncio
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from lsprotocol import types
 
+from localdflash.lsp import request_context
 from localdflash.lsp.document import Document
 from localdflash.lsp.lsp_server import SuggestionServer
 from localdflash.lsp.request_context import EditorContext
@@ -126,6 +128,16 @@ async def test_the_first_request_has_the_context_of_its_own_line(editor: Any) ->
         assert [part["name"] for part in asked["context"]] == ["other.py"]
 
 
+async def test_requests_at_one_place_share_a_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookups: list[object] = []
+    monkeypatch.setattr(request_context, "gather", lambda *_: lookups.append(1))
+    context = EditorContext([], {URI: Document(URI, TEXT, 1)}, lambda _: None)
+    await asyncio.gather(*(context.look_up(URI, 4, if_far=True) for _ in range(3)))
+    assert len(lookups) == 1
+    await context.look_up(URI, 4)
+    assert len(lookups) == 2
+
+
 async def test_an_odd_uri_is_no_error(editor: Any) -> None:
     async with editor(oracle=TEXT) as e:
         logged: list[Any] = []
@@ -167,6 +179,13 @@ async def test_edits_of_files_that_are_no_longer_allowed_are_forgotten(
     monkeypatch.setattr(context._workspace, "allowed_name", lambda name: name != "a.py")
     await context.look_up(other, 0)
     assert context.describe(other)["copies"] == []
+
+
+def test_a_folder_within_another_is_part_of_it(tmp_path: Path) -> None:
+    uri = (tmp_path / "pkg/a.py").as_uri()
+    for folders in ([tmp_path, tmp_path / "pkg"], [tmp_path / "pkg", tmp_path]):
+        context = EditorContext(folders, {uri: Document(uri, "", 1)}, lambda _: None)
+        assert context.describe(uri)["path"] == "pkg/a.py"  # as in the index
 
 
 MAIN = "from util import helper_of_ours\n\n\ndef main():\n    helper_of_ours(1)\n    \n"

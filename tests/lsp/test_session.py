@@ -117,6 +117,10 @@ async def test_requested_texts_are_offered_the_best_first_and_unsound_ones_last(
     ):
         asked.say(text, end=end, index=index, score=score)
     assert texts(await manual) == ["two()", "one()", "("]
+    desk.type("x")
+    desk.before = desk.before.removesuffix("x")
+    desk.type("")
+    assert texts(await desk.ask()) == ["two()"]  # again, without a request
 
 
 @pytest.mark.parametrize(("end", "why"), [("stop", "nothing to add"), ("failed", "")])
@@ -128,6 +132,11 @@ async def test_a_request_by_hand_without_an_answer_has_a_reason(desk: Desk, end:
     assert await manual == []
     assert why in desk.session.silence_reason
     assert bool(desk.session.silence_reason) == bool(why)
+    obsolete = desk.ask(manual=True)
+    await desk.asked()
+    desk.type("x")
+    assert await obsolete == []
+    assert desk.session.silence_reason == ""
 
 
 async def test_the_anchor_moves_nearer_in_a_pause(desk: Desk, refused: list[bool]) -> None:

@@ -25,7 +25,7 @@ from localdflash.code.context.listing import SKIPPED, list_entries, may_enter
 from localdflash.text.syntax import language_of
 
 MAX_FILES = 20_000  # files in all roots together
-MAX_FOLDERS = watch.MAX_FOLDERS  # folders per root
+MAX_FOLDERS = watch.MAX_FOLDERS  # folders per scan
 PAUSE_SECONDS = 0.2  # from a file's first change until the file is read
 SOURCE_FOLDERS = ("", "src", "lib", "include", "python", "app", "src/main/java", "main/java")  # searched for modules
 
@@ -105,7 +105,6 @@ class Workspace:
         self._store: FileStore = previous._store if previous else FileStore()
         self._changes = ChangeQueue()
         self._locate = lru_cache(4096)(self._find_module)
-        self._folder_count = 0  # folders scanned in the current root
         self._stop, self._unwatched = threading.Event(), threading.Event()
         self._unwatched.set()
         self._observer: BaseObserver | None = None
@@ -209,24 +208,33 @@ class Workspace:
     def _run(self) -> None:
         if self._previous:
             self._take_over(self._previous)
-        self._watch()
-        for root in self._roots:
-            self._scan(root, "")
+        self._read_all()
         if not self._stop.is_set():
             self._when_read()
         while changed := self._changes.take():
+            if any(os.path.basename(path) in IGNORE_FILES for path, _ in changed):  # of a root, or of a folder above
+                self._read_all()
+                continue
             for path, gone in changed:
                 self._process(path, gone)
             if self._unwatched.is_set():
                 self._stop_watching()
         self._stop_watching()
 
+    def _read_all(self) -> None:
+        """Read the ignore files, watch the folders that they leave, and index the files there."""
+        self._stop_watching()
+        for root in self._roots:
+            root.rules.forget()
+        self._watch()
+        for root in self._roots:
+            self._scan(root, "")
+
     def _take_over(self, previous: "Workspace") -> None:
-        """Wait for the previous workspace's thread to end, and drop the files of folders that only it had."""
+        """Wait for the previous workspace's thread to end, and drop the files of roots that only it had."""
         previous.close(None)
-        for root in previous._roots:
-            if self._root_of(root.path) is None:
-                self._store.drop(root.path)  # folders within it that are roots now are read again
+        for path in {root.path for root in previous._roots} - {root.path for root in self._roots}:
+            self._store.drop(path)  # files that are still within a root are read again, under their new names
         self._previous = None
 
     def _watch(self) -> None:
@@ -264,18 +272,15 @@ class Workspace:
         self._queue_all()  # also wakes the index thread, which stops the observer
 
     def _process(self, path: str, gone: bool) -> None:
-        """Update the index for a changed file or folder; a changed ignore file means that its folder changed."""
+        """Update the index for a changed file or folder that is not an ignore file."""
         path = path if self._root_of(path) else os.path.realpath(path)
         root = self._root_of(path)
         if root is None:
             return
         name = _relative(root, path)
-        *folders, last = name.split("/")
-        if self._unwatched.is_set() or last in IGNORE_FILES:
+        folders = name.split("/")[:-1]
+        if self._unwatched.is_set():
             root.rules.forget()
-        if last in IGNORE_FILES:
-            name, gone = "/".join(folders), False
-            *folders, last = name.split("/")
         path = f"{root.path}/{name}".rstrip("/")
         if gone or SKIPPED & set(folders) or (folders and root.rules.ignored("/".join(folders), True)):
             self._store.drop(path)
@@ -289,13 +294,13 @@ class Workspace:
         indexed, stack = set(), [top]
         if top and not may_enter(root.rules, top):
             stack.clear()
-        self._folder_count = self._folder_count if top else 0
+        scanned = 0  # folders
         while stack:
             if self._stop.is_set():
                 return
             folder = stack.pop()
-            self._folder_count += 1
-            if self._folder_count > MAX_FOLDERS:
+            scanned += 1
+            if scanned > MAX_FOLDERS:
                 self._warn_too_many(root)
                 break
             for entry in list_entries(f"{root.path}/{folder}"):
@@ -344,7 +349,7 @@ class Workspace:
 
 def _relative(root: _Root, path: str) -> str:
     """Return a path relative to its root; "" for the root itself."""
-    return path.removeprefix(root.path).removeprefix(root.given).strip("/")
+    return path.removeprefix(root.path if f"{path}/".startswith(f"{root.path}/") else root.given).strip("/")
 
 
 def _is_folder(path: str) -> bool:

@@ -69,14 +69,19 @@ def _edited_nodes(before: ParsedSource, after: ParsedSource, change: Change) -> 
     """Yield the named nodes around a change that are on one line, smallest first."""
     node = edited_node(before, change)
     for _ in range(MAX_LEVELS):
-        if node is None or node.parent is None or node.end_byte - node.start_byte > MAX_NODE_BYTES:
+        if node is None or node.parent is None or not _is_comparable(node):
             return
         new = after.bytes[node.start_byte : node.end_byte + change.growth].decode("utf-8", "replace")
-        if node.start_point.row != node.end_point.row or "\n" in new:
+        if "\n" in new:
             return
         if node.is_named:
             yield _NodeEdit(node, before.text_of(node), new)
         node = node.parent
+
+
+def _is_comparable(node: Node) -> bool:
+    """Return whether a node is on one line, and small enough for regular expressions with several `.+?`."""
+    return node.start_point.row == node.end_point.row and node.end_byte - node.start_byte <= MAX_NODE_BYTES
 
 
 def _context(node: Node) -> tuple[str, ...]:
@@ -194,7 +199,7 @@ def _is_enough(before: ParsedSource, one: _NodeEdit) -> bool:
 def _is_done(source: ParsedSource, node: Node, shape: EditShape) -> bool:
     """Return whether a node, or one of its two ancestors, already has the new text."""
     for one in (node, *(outer for _, outer in islice(outward(node), 2))):
-        match = re.match(shape.done, source.text_of(one))
+        match = re.match(shape.done, source.text_of(one)[: 2 * MAX_NODE_BYTES])
         if match and one.start_byte + len(match[0].encode()) >= node.end_byte:
             return True
     return False
@@ -206,7 +211,7 @@ def _find(source: ParsedSource, shape: EditShape) -> Iterator[Node]:
     for match in re.finditer(re.escape(shape.literal.encode()), source.bytes):
         node = source.root.descendant_for_byte_range(match.start(), match.end())
         for _ in range(MAX_LEVELS):
-            if node is None or node.start_point.row != node.end_point.row:
+            if node is None or not _is_comparable(node):
                 break
             text = source.text_of(node)
             if (

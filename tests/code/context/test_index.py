@@ -1,10 +1,13 @@
 """Workspace index: definitions by name, limits, and modules by path."""
 
 import os
+import shutil
+from pathlib import Path
 
 import pytest
 
 from localdflash.code.context import index
+from localdflash.code.context.index import Workspace
 from tests.code.context.conftest import PATIENCE, Opens, until
 
 
@@ -66,3 +69,31 @@ def test_modules_are_located_without_the_disk(open_workspace: Opens) -> None:
     assert opened.workspace.locate("/elsewhere/a.py", "pkg/a.py") == ()
     opened.write("missing.py", "")
     assert until(lambda: located("main.py", "missing.py") == ["missing.py"])
+
+
+def test_a_folder_below_the_root_is_named_like_the_root(open_workspace: Opens, root: Path) -> None:
+    folder = str(root)[1:]  # as /app/app below /app
+    opened = open_workspace({f"{folder}/a.py": "def f(): pass", ".localdflashignore": f"/{folder}/private.py\n"})
+    assert not opened.workspace.allowed(root / folder / "private.py")
+    opened.write(f"{folder}/a.py", "def g(): pass")
+    assert opened.comes("g", f"{folder}/a.py")
+
+
+def test_folders_that_come_and_go_do_not_add_up(open_workspace: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "MAX_FOLDERS", 3)
+    opened = open_workspace({"a.py": ""})
+    for at in range(5):
+        file = opened.write("new/b.py", f"def f{at}(): pass")
+        assert opened.comes(f"f{at}", "new/b.py")
+        shutil.rmtree(file.parent)
+        assert opened.comes(f"f{at}")
+    assert opened.warnings == []
+
+
+def test_a_wider_root_gives_files_their_new_names(open_workspace: Opens, root: Path) -> None:
+    opened = open_workspace({"pkg/a.py": "def f(): pass"}, [root / "pkg"])
+    assert opened.paths("f") == ["a.py"]
+    opened.workspace = Workspace([root, root / "pkg"], opened.warnings.append, opened.workspace)
+    opened.workspace.start()
+    assert opened.comes("f", "pkg/a.py")
+    opened.workspace.close()

@@ -95,6 +95,15 @@ def test_what_is_ignored_later_is_forgotten(open_workspace: Opens) -> None:
     assert until(lambda: CANARY not in everything(opened, [opened_with(opened, "hidden.py")]))
 
 
+def test_rules_above_the_root_are_read_again_once_they_are_saved(open_workspace: Opens, root: Path) -> None:
+    (root / ".git").mkdir()
+    opened = open_workspace({"pkg/hidden.py": TEXT}, [root / "pkg"])
+    assert CANARY in repr(opened.workspace.find(CANARY, "python"))
+    opened.workspace.refresh(opened.write(".localdflashignore", "hidden.py"))
+    assert until(lambda: not opened.workspace.allowed(root / "pkg/hidden.py"))
+    assert until(lambda: CANARY not in repr(opened.workspace.find(CANARY, "python")))
+
+
 @pytest.mark.parametrize("folder", [False, True])
 def test_links_out_of_the_root(open_workspace: Opens, root: Path, folder: bool) -> None:
     outside = root.parent / "outside"

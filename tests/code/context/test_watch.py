@@ -57,6 +57,14 @@ def test_ignore_files_are_read_again(opened: Opened) -> None:
     assert opened.comes("g")
 
 
+def test_a_folder_that_is_ignored_no_longer_is_watched(open_workspace: Opens) -> None:
+    opened = open_workspace({".gitignore": "made/", "made/deep/a.py": "def f(): pass"})
+    opened.write(".gitignore", "")
+    assert opened.comes("f", "made/deep/a.py")
+    opened.write("made/deep/a.py", "def g(): pass")
+    assert opened.comes("g", "made/deep/a.py")
+
+
 def test_lost_events_are_made_up_for(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     observer = opened.workspace._observer
     assert observer

@@ -1,6 +1,10 @@
 """Thirty situations of the kinds that users meet: what is proposed in each, to the last place, counted."""
 
-from tests.code.next_edit.marks import final_texts
+import time
+
+import pytest
+
+from tests.code.next_edit.marks import check, final_texts
 
 PYTHON = {
     "a subscript becomes a call": (
@@ -159,3 +163,20 @@ def test_situations() -> None:
     counts = {kind: [name for name in found if found[name].startswith(kind)] for kind in ("right", "wrong", "silent")}
     assert len(found) == 30
     assert (len(counts["right"]), counts["wrong"]) == (30, []), found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "row[{}, 1]",
+        "row.get('a', row‹['a.b', 'c.d', 'e.f', 'x.y']|.get('a.b', 'c.d', 'e.f', 'x.y')›, {}, 1)",
+    ],
+)
+def test_a_long_line_cannot_take_exponential_time(line: str) -> None:
+    edits = (
+        "if a:\n    r = row«['a.b', 'c.d', 'e.f', 'x.y']|.get('a.b', 'c.d', 'e.f', 'x.y')»\n"
+        "q(row«['k-l', 'm-n', 'o-p', 'q-r']|.get('k-l', 'm-n', 'o-p', 'q-r')»)\n"
+    )
+    before = time.monotonic()
+    check("python", edits + line.format(", ".join(f"'v {number}'" for number in range(250))) + "\n")
+    assert time.monotonic() - before < 3
