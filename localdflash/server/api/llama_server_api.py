@@ -41,7 +41,7 @@ DEFAULT_MAX_TOKENS = 128  # default of n_predict
 
 
 async def infill(http: HttpRequest, state: AppState, body: InfillRequest) -> Response:
-    """Serve POST /infill: text at the cursor up to the end of a line, statement or code block."""
+    """Serve POST /infill: text at the cursor."""
     loaded = await state.ready("completion", body.model)
     generation = await state.prepare(
         loaded, _infill, loaded, state.infill_planner(loaded), body, state.grammars(loaded)
