@@ -292,7 +292,7 @@ class Session:
             text = suggestion.text if suggestion.ended else whole_lines(suggestion.text) or whole_words(suggestion.text)
             texts.setdefault(text.rstrip(), suggestion)
         offers = [SuggestionOffer(suggestion, text, self._turn) for text, suggestion in texts.items() if text.strip()]
-        for offer in reversed(offers):  # so that the likeliest is the newest
+        for offer in reversed(offers):  # so that the best is the newest
             self._known.add(offer.suggestion)
         self._choices = [offer.suggestion for offer in offers]
         self.silence_reason = "" if offers else _why_silent(requested)
