@@ -27,7 +27,7 @@ class _Alone(EditorContext):
         """See `EditorContext`."""
         return None
 
-    async def look_up(self, uri: str, line: int) -> bool:
+    async def look_up(self, uri: str, line: int, *, if_far: bool = False) -> bool:
         """See `EditorContext`."""
         return False
 

@@ -160,9 +160,7 @@ class Choice:
     ids: list[int] = field(default_factory=list)  # all committed tokens, even if their text was cut off
     text: str = ""
     chosen: list[SampledToken] = field(default_factory=list)  # tokens with log-probabilities, if requested
-    # Sum of the tokens' log-probabilities, ends included, if the request records them. The first token counts twice:
-    # without that, the likeliest of four answers begins with the right word less often than the first one.
-    score: float = 0.0
+    score: float = 0.0  # see `AnswerText`
     finish: str = ""  # "stop", "length", "cancelled" or "unlikely"; empty while running
     stop_string: str = ""  # the stop string that ended the text, if any
     ending: Ending | None = None  # set at the end of the answer
@@ -239,13 +237,12 @@ async def _choice_pieces(
                 continue
             if delta.step and not choice.ids:
                 state.metrics.record_first_token(time.perf_counter() - began)
-                choice.score += sum(one.logprob for one in delta.chosen[:1])
-            choice.score += sum(one.logprob for one in delta.chosen)
             choice.ids += delta.step.tokens if delta.step else ()
             text = lines.push(delta.text)
             chosen = tokens.push(delta.chosen, text)
             choice.text += text
             choice.chosen += chosen
+            choice.score = answer_text.score
             yield ChoicePiece(choice, text, chosen, delta.step)
             if lines.ended:
                 break
