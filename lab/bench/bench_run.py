@@ -186,7 +186,7 @@ def report_overall(categories: Mapping[Category, CategoryRuns], best: Mapping[st
         total.llama += category.llama
         total.identical += category.identical
         other_seconds += count_tokens(category.plain) / best[name] if best.get(name) else math.inf
-    return total.report(count_tokens(total.plain) / other_seconds)
+    return total.report(count_tokens(total.plain) / other_seconds if other_seconds else 0.0)
 
 
 def _acceptance(loaded: LoadedPair, pair: Pair, prompts: Sequence[BenchPrompt]) -> dict[str, Any]:

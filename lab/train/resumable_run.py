@@ -86,7 +86,7 @@ class ResumableRun(ABC):
         finally:
             signal.signal(signal.SIGINT, handler)
         if interrupts:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
 
     def save_if_due(self) -> None:
         """Save if the last checkpoint is older than `save_seconds`."""

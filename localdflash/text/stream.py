@@ -174,7 +174,7 @@ class AnswerText:
     ) -> None:
         self._decoder, self._stops, self._ends = decoder, StopStrings(stops, is_exempt), ends
         self._ending = ending
-        self.score = 0.0
+        self.score, self._has_token = 0.0, False
 
     @property
     def stop_string(self) -> str:
@@ -199,7 +199,8 @@ class AnswerText:
             return self._ending.push(self._decode(ids))
         certain = ""
         for token, logprob in zip(ids, logprobs, strict=True):
-            self.score += logprob if self.score else 2 * logprob
+            self.score += logprob if self._has_token else 2 * logprob
+            self._has_token = True
             certain += self._ending.push(self._decode([token]), logprob)
             if self._ending.ended:
                 break

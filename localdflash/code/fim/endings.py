@@ -124,8 +124,9 @@ class RequestedEnding(PresentableEnding):
         text = super().finish()
         if text or self._sent:
             return text
-        self._is_unsound = True
-        return self._take_up_to(next((end for end in self._passed_ends if end), len(self._text.rstrip())))
+        text = self._take_up_to(next((end for end in self._passed_ends if end), len(self._text.rstrip())))
+        self._is_unsound = bool(text.strip())
+        return text
 
 
 def plan_ending(

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from localdflash.base.errors import ModelError
+from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.code.context.context import ContextPiece
 from localdflash.code.fim.infill_plan import InfillPlan, InfillPlanner
 from localdflash.code.fim.prompt import Gap
@@ -23,6 +23,7 @@ from localdflash.server.api.completion_request import INFILL_TEMPERATURE, prepar
 from localdflash.server.api.generation import Choice, GenerationRequest, collect, params_of, pieces, timings
 from localdflash.server.api.http_responses import EventStream, json_of
 from localdflash.server.api.schemas import CompleteRequest
+from localdflash.text.stream import UNSOUND
 from localdflash.text.syntax import language_of
 
 Event = dict[str, Any]
@@ -154,28 +155,39 @@ async def stream_answers(state: AppState, generation: GenerationRequest, count: 
 
 
 async def _best_answer(state: AppState, generation: GenerationRequest) -> list[Event]:
-    """Return the events of the sound answer of the highest score; of the first one if none is sound."""
-    best, progress = list[Event](), _AnswerProgress()
-    async with aclosing(pieces(state, generation)) as source:
-        async for piece in source:
-            progress.add(piece.chosen)
-            if not piece.is_last:
-                continue
-            choice = piece.choice
-            if not best or choice.is_sound:  # then its score is the highest so far
-                event = {"index": 0, "text": choice.text, "confidence": progress.confidence}
-                best = [event | {"tokens": choice.request.stats.tokens}] if choice.text else []
-                best.append({**_end_event(choice, progress), "stop": True})
-            progress = _AnswerProgress()
-    return best
+    """Return the events of the sound answer of the highest score; of the first one with text if none is sound.
+
+    An error of a later answer is ignored if there is a sound one.
+    """
+    best, best_progress, progress = None, _AnswerProgress(), _AnswerProgress()
+    try:
+        async with aclosing(pieces(state, generation)) as source:
+            async for piece in source:
+                progress.add(piece.chosen)
+                if not piece.is_last:
+                    continue
+                choice = piece.choice
+                # The score of a sound answer is the highest so far: others were ended.
+                if best is None or choice.is_sound or (choice.text.strip() and not best.text.strip()):
+                    best, best_progress = choice, progress
+                progress = _AnswerProgress()
+    except LocaldflashError:
+        if best is None or not best.is_sound:
+            raise
+    if best is None:
+        return []
+    event = {"index": 0, "text": best.text, "confidence": best_progress.confidence}
+    texts = [event | {"tokens": best.request.stats.tokens}] if best.text else []
+    return [*texts, {**_end_event(best, best_progress), "stop": True}]
 
 
 def _end_event(choice: Choice, progress: _AnswerProgress) -> Event:
     stats, stopped = choice.request.stats, choice.ending.reason if choice.ending else ""
+    is_unsound = stopped == UNSOUND and choice.finish != "cancelled"
     return {
         "index": progress.index,
         "text": "",
-        "finish": stopped if choice.finish == "stop" and stopped else choice.finish,
+        "finish": stopped if is_unsound or (choice.finish == "stop" and stopped) else choice.finish,
         "tokens": stats.tokens,
         "confidence": progress.confidence,
         "score": round(choice.score, 3),
@@ -200,5 +212,5 @@ async def _whole(state: AppState, generation: GenerationRequest, count: int, exp
             if "finish" in event:
                 choices.append({"text": text} | {name: event[name] for name in _CHOICE_FIELDS})
                 text = ""
-    ran = [request for request in generation.requests if request.finish_reason]
+    ran = [request for request in generation.requests if request.stats.steps or request.finish_reason]
     return {"choices": choices, "timings": timings(ran), **explanation}

@@ -105,6 +105,7 @@ REQUESTED = {
         *(["+= 1\n    return result", END], "+= 1\n    return res"),
     ),
     "an answer that is never sound is cut to its sound beginning": ("x = ", "\n", ["f(", END, "(", END, "(", END], "f"),
+    "a repeated closer is no answer, and no error of syntax": ("x = (1", ")\n", [")", END], ""),
     "without one it is cut at the first end": ("x = ", "\n", ["(", END, "[", END, "{", END], "("),
 }
 

@@ -1,10 +1,13 @@
 import math
 from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
 
+from localdflash.base.errors import QueueFull
 from localdflash.code.fim.infill_plan import InfillPlanner
+from localdflash.server.worker import PairWorker
 from tests.server.api.dialects import plain_events
 
 BODY = {
@@ -57,8 +60,32 @@ def test_one_answer_is_the_best_of_several(client: Any) -> None:
     """At this position the first of four answers has not the highest score."""
     choices = whole(client, count=4)["choices"]
     best = max(choices, key=lambda choice: choice["score"])
-    assert whole(client)["choices"] == [best]
+    (only,) = whole(client)["choices"]
+    assert (only["text"], only["score"]) == (best["text"], best["score"])
     assert best != choices[0]
+
+
+def test_a_blank_answer_is_replaced(client: Any) -> None:
+    """At this position the first of the answers is blank."""
+    place = {"prefix": "a = 'b", "middle": "", "suffix": "'\n"}
+    assert whole(client, **place)["choices"][0]["text"].strip()
+
+
+def test_an_error_of_a_later_answer_does_not_lose_the_first(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, stream, calls = whole(client, count=2)["choices"][0], PairWorker.stream, count()
+
+    def failing(self: PairWorker, *given: Any, **named: Any) -> Any:
+        if next(calls):
+            raise QueueFull("too many requests are waiting")
+        return stream(self, *given, **named)
+
+    monkeypatch.setattr(PairWorker, "stream", failing)
+    assert [choice["text"] for choice in whole(client)["choices"]] == [expected["text"]]
+
+
+def test_an_answer_that_breaks_the_file_says_so(client: Any) -> None:
+    place = {"prefix": "x = [1, (2", "middle": "", "suffix": "\n"}
+    assert whole(client, **place, max_tokens=3)["choices"][0]["finish"] == "unsound"
 
 
 def test_equal_choices_are_sent_once(client: Any) -> None:
