@@ -18,7 +18,7 @@ from rich.text import Text
 from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.command import DiscoveryHit, Hit, Provider
+from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Provider
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.driver import Driver
@@ -83,6 +83,16 @@ class ChatCommands(Provider):
         app = self.app
         assert isinstance(app, ChatApp)
         app.run_from_palette(command)
+
+
+class ChatPalette(CommandPalette):
+    """Textual's palette, without the keys of its list before the list has a row on the screen: they raise KeyError."""
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Disable the list's keys while it has no row."""
+        if action == "command_list" and not any(one.scrollable_content_region for one in self.query(CommandList)):
+            return False
+        return super().check_action(action, parameters)
 
 
 class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
@@ -311,6 +321,10 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
 
                 return ("none", *list_roles())
         return ()
+
+    def action_command_palette(self) -> None:
+        """Show the palette of commands."""
+        self.push_screen(ChatPalette())
 
     def run_from_palette(self, command: Command) -> None:
         """Run a command from the palette; a command with a required argument is put into the prompt."""

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from localdflash.base.errors import (
@@ -258,11 +258,24 @@ class Answerer:
             raise LocaldflashError("unexpected reply from the daemon: no token count; is it another version?")
         return count
 
+    async def check_model(self, pair: str) -> None:
+        """Raise ModelError if there is no model of this id or path, or if its files are missing."""
+        if not isinstance(self._source, NamedServer):
+            await asyncio.to_thread(_find_target, absolute_pair(pair))
+            return
+        await self.ready()
+        known = _models_by_id(await self._get("/v1/models"))
+        if pair not in known:
+            raise _no_such_model(pair, known)
+
     async def load(self, pair: str) -> ServerInfo:
         """Load another pair, by id or path; if that fails, the chat keeps its pair. Cancelling stops the wait."""
         await self.ready()
         if isinstance(self._source, NamedServer):
-            return await self._select_model(self._source, pair)
+            await self.check_model(pair)
+            self._source.remember_pair(pair)
+            self.info = await self._query_status()
+            return self.info
         self._set_stage("loading")
         body = {"pair": absolute_pair(pair), "role": "chat"}
         try:
@@ -283,15 +296,6 @@ class Answerer:
     async def _wait_for_others(self, pair: str, busy: ModelBusy) -> EvictionPolicy:
         self._say(f"{busy}; waiting to load {pair} ...")
         return "wait"
-
-    async def _select_model(self, source: NamedServer, model: str) -> ServerInfo:
-        """Select another model of a remote server."""
-        known = _models_by_id(await self._get("/v1/models"))
-        if model not in known:
-            raise _no_such_model(model, known)
-        source.remember_pair(model)
-        self.info = await self._query_status()
-        return self.info
 
     async def _post_with_retry(self, target: str, body: Mapping[str, object]) -> dict[str, Any]:
         """Send a POST request; if the server has ended since the last one, restart it and send the request again."""
@@ -339,6 +343,12 @@ def _select_pair(status: Mapping[str, Any], pair: str) -> Mapping[str, Any]:
 def _import_client(*_: object) -> None:
     import localdflash.chat.answer_events
     import localdflash.server.client  # noqa: F401
+
+
+def _find_target(pair: str) -> None:
+    from localdflash.models.registry.registry import load_registry, local_files
+
+    local_files(replace(load_registry().resolve(pair), drafter=None))  # without the drafter, which options may replace
 
 
 def _models_by_id(reply: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -52,7 +52,7 @@ class StopStrings:
         # A stop string in which another one ends earlier never ends the text. Of the others, the earliest start wins.
         self._stops = [stop for stop in stops if not any(other in stop[:-1] for other in stops)]
         self._is_exempt = is_exempt
-        self._before: list[str] = []  # final text, kept for `is_exempt`
+        self._before = ""  # final text, kept for `is_exempt`
         self._held = ""
         self.found = ""  # the stop string that ended the text
 
@@ -69,7 +69,7 @@ class StopStrings:
         certain = len(text) - max((overlap_at_end(text, stop) for stop in self._stops), default=0)
         self._held = text[certain:]
         if self._is_exempt:
-            self._before.append(text[:certain])
+            self._before += text[:certain]
         return text[:certain], False
 
     def finish(self) -> str:
@@ -83,7 +83,7 @@ class StopStrings:
         while (
             start >= 0
             and self._is_exempt
-            and all(self._is_exempt("".join(self._before) + text[:end]) for end in (start, start + len(stop)))
+            and all(self._is_exempt(self._before + text[:end]) for end in (start, start + len(stop)))
         ):
             start = text.find(stop, start + 1)
         return start

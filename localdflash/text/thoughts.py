@@ -101,4 +101,4 @@ class ThoughtWriter:
 
 def overlap_at_end(text: str, mark: str) -> int:
     """Return how many characters at the end of the text may begin the mark; a complete mark is not counted."""
-    return next((size for size in range(len(mark) - 1, 0, -1) if text.endswith(mark[:size])), 0)
+    return next((size for size in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:size])), 0)

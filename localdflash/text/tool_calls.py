@@ -172,8 +172,6 @@ class WholeCalls:
 _JSON_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*')
 _TAGS_HEAD = re.compile(r"\s*<function=([^>\n]+)>")
 _PARAMETER, _PARAMETER_END = "<parameter=", "</parameter>"
-_WHOLE_PARAMETER = re.compile(r"<parameter=.*?</parameter>", re.DOTALL)
-_WHOLE_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _HARMONY_HEAD = re.compile(r"[^{]*?\bto=(?:functions\.)?([\w.-]+).*?<\|message\|>", re.DOTALL)
 _QUOTE = '<|"|>'
 _BLANKS = re.compile(r"\s*")
@@ -228,13 +226,14 @@ def parse_tags(body: str, ended: bool, tools: Schemas) -> ParsedCall:
 def is_value_open(body: str) -> bool:
     """Return whether a call's body ends inside a JSON string or between <parameter> tags; False if it is no call."""
     if _TAGS_HEAD.match(body):
-        return _PARAMETER in _WHOLE_PARAMETER.sub("", body)
+        return _PARAMETER in body.rpartition(_PARAMETER_END)[2]
     return bool(_JSON_HEAD.match(body)) and is_string_open(body)
 
 
 def is_string_open(body: str) -> bool:
     """Return whether a text ends inside a JSON string."""
-    return '"' in _WHOLE_STRING.sub("", body)
+    without_escapes = body.replace("\\\\", "").replace('\\"', "")
+    return without_escapes.count('"') % 2 == 1
 
 
 def allows(kind: str, schema: object, tool: Mapping[str, Any], depth: int = _MAX_SCHEMA_DEPTH) -> bool:

@@ -91,8 +91,9 @@ async def test_localdflash_over_tcp_reports_all_fields(live: Any, tmp_path: Path
         assert answer.text == content(server_answer(live))
         assert answer.done.numbers["drafted"] > 0
         assert await answerer.count(QUESTION, system="", settings=GREEDY) == answer.done.numbers["prompt_tokens"]
-        with pytest.raises(ModelError, match="qwen"):
-            await answerer.load("qwen")
+        for select in (answerer.check_model, answerer.load):
+            with pytest.raises(ModelError, match="no model 'qwen'; it has embedded"):
+                await select("qwen")
         assert (await answerer.load("embedded")).pair == "embedded"
 
 
@@ -180,6 +181,15 @@ async def test_relative_path_of_a_model_is_sent_as_absolute_path(path: Path, mon
         await answerer.load("models/m.gguf")
     expected = str(path.parent / "models" / "m.gguf")
     assert script.others[-1] == ("/load", {"pair": expected, "role": "chat", "others": "refuse"})
+
+
+async def test_model_is_checked_without_a_request_to_the_daemon(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(path.parent)
+    async with open_answerer(FixedSource(path)) as answerer:  # no daemon runs
+        await answerer.check_model("embedded")
+        for pair, reason in (("embeded", "embedded"), ("m.gguf", str(path.parent / "m.gguf")), ("qwen3-4b", "pull")):
+            with pytest.raises(ModelError, match=reason):
+                await answerer.check_model(pair)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from localdflash.backends.llamacpp import certified
 from localdflash.backends.llamacpp.certified import FileMeasurement, MeasuredMode
 from localdflash.backends.llamacpp.decode_flags import NOT_REPACKED, DecodeMode
 from localdflash.base.errors import NoDevice, OutOfMemory, UsageError
+from localdflash.base.machine import cores
 from localdflash.engine.generate import Request, generate
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.backend_names import Backend, Runner
@@ -55,6 +56,16 @@ def options(request: pytest.FixtureRequest) -> Options:
     if request.param == "cpu":
         request.getfixturevalue("cpu_engine")
     return Options(threads=1, backend=request.param)
+
+
+@pytest.mark.usefixtures("cpu_engine")
+@pytest.mark.parametrize("backend", ["cpu", "llama.cpp", "torch"])
+def test_no_more_threads_run_than_the_machine_has_cores(
+    backend: Backend, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cores, "core_count", lambda: 1)
+    with LoadedPair(Options(str(tiny_pair / "target.gguf"), backend, threads=3)) as loaded:
+        assert "1 of 3 threads are used: one per core" in loaded.notice
 
 
 def needed(options: Options) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from lsprotocol import types
 
+from localdflash.code.context.index import Workspace
 from localdflash.lsp import request_context
 from localdflash.lsp.document import Document
 from localdflash.lsp.lsp_server import SuggestionServer
@@ -222,6 +223,16 @@ async def test_the_rules_of_a_folder_hold_once_it_is_added_and_no_longer_when_it
         change(e, removed=[second])
         await e.ask(5, 4, uri=made)
         assert (await e.status()).kind == "Normal"
+
+
+async def test_the_root_of_the_disk_is_not_indexed(editor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    indexed = list[Any]()
+    monkeypatch.setattr(Workspace, "start", lambda self, _: indexed.extend(self._roots))
+    async with editor(oracle=TEXT, root="file:///") as e:
+        change(e, added=[Path("/")])
+        e.open(HOLE)
+        assert inserted(await e.ask(4, 4)) == BODY
+    assert indexed == []
 
 
 async def test_cells_of_a_notebook_that_is_ignored_get_nothing(editor: Any, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
+from localdflash.base.errors import ModelError
 from localdflash.chat.answerer import AnswerPiece, Done, ServerInfo
 from localdflash.chat.messages import Message, StepRecord
 from localdflash.chat.sampling_settings import ChatSettings
@@ -59,6 +60,11 @@ class FakeAnswerer:
     async def count(self, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> int | None:
         """Return the given number of tokens for each message."""
         return None if self.tokens is None else self.tokens * len(messages)
+
+    async def check_model(self, pair: str) -> None:
+        """Raise the server's error for a model called "wrong"."""
+        if pair == "wrong":
+            raise ModelError("no pair 'wrong'")
 
     async def load(self, pair: str) -> ServerInfo:
         """Change the name of the pair."""

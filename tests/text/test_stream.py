@@ -1,3 +1,4 @@
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -58,6 +59,13 @@ def test_no_text_follows_a_stop_string() -> None:
     assert stream.finish() == ""
     with pytest.raises(UsageError, match="empty stop"):
         StopStrings(["a", ""])
+
+
+def test_a_long_stop_string_costs_little_per_token() -> None:
+    stream, began = StopStrings(["ab" * 2000 + "c"]), time.perf_counter()
+    for _ in range(20_000):
+        assert stream.push("ab ") == ("ab ", False)
+    assert time.perf_counter() - began < 3  # 13 s if every beginning of the stop string is compared
 
 
 @given(cut("a END 'b END' c END d"))

@@ -1,6 +1,7 @@
 """Tool calls in each family's syntax: parsed in any pieces, reported incrementally, never lost."""
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -202,13 +203,24 @@ def test_gemma_objects_are_parsed(value: dict[str, Any]) -> None:
     [
         ('{"name": "say", "arguments": {"text": "a', True),
         ('{"name": "say", "arguments": {"text": "a"', False),
+        (r'{"name": "say", "arguments": {"text": "a\"', True),
+        (r'{"name": "say", "arguments": {"text": "a\\"', False),
+        (r'{"name": "say", "arguments": {"text": "a\\\"', True),
         ("<function=say>\n<parameter=text>\na", True),
+        ("<function=say>\n<parameter=text>\na</parameter>", False),
+        ("<function=say>\n<parameter=text>\na</parameter><parameter=more>", True),
         (' tag, 5" wide.', False),
         ('{"answer": "5', False),
     ],
 )
 def test_only_a_call_has_open_values(body: str, is_open: bool) -> None:
     assert is_value_open(body) is is_open
+
+
+def test_the_end_of_a_long_value_is_found_quickly() -> None:
+    body, began = '{"name": "say", "arguments": {"text": "' + r"say \"hello\" " * 4000, time.perf_counter()
+    assert is_value_open(body)
+    assert time.perf_counter() - began < 1  # 7 s if the text after each escaped quote is read again
 
 
 def test_malformed_gemma_objects_are_refused() -> None:

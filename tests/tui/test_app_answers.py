@@ -42,6 +42,18 @@ async def test_stop_keeps_the_partial_answer(how: str) -> None:
         await wait_until(pilot, lambda: app.talk.context_tokens == 4 * answerer.tokens)
 
 
+async def test_model_with_a_wrong_name_does_not_stop_the_answer() -> None:
+    async with chat(AnswerPiece("It ", STEP), None) as (pilot, app, answerer):
+        await type_and_send(pilot, "why?")
+        await answerer.waits.wait()
+        await pilot.press(*"/model", "space", *"wrong", "enter")
+        await wait_until(pilot, lambda: "no pair 'wrong'" in screen_text(app))
+        assert app.talk.is_answering
+        await pilot.press(*"/model", "space", *"right", "enter")
+        await wait_until(pilot, lambda: "right is loaded" in screen_text(app))
+        assert app.talk.messages[-1].finish == "cancelled"
+
+
 async def test_ctrl_c_clears_the_prompt_before_it_quits() -> None:
     async with chat() as (pilot, app, _answerer):
         await ask_and_wait(pilot)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 from rich.segment import Segments
+from textual import events
+from textual.command import CommandPalette
 
 from localdflash.chat.answerer import AnswerPiece, Done
 from localdflash.tui import saved_state
@@ -119,6 +121,16 @@ async def test_palette_has_every_command() -> None:
         assert "/speed" in [hit.text or str(hit.match_display) for hit in hits]
         app.run_from_palette(next(one for one in COMMANDS if one.name == "rename"))
         assert app.prompt.text == "/rename "
+
+
+@pytest.mark.parametrize("size", [(40, 4), (100, 30)])
+async def test_page_keys_before_the_palette_has_a_row(size: tuple[int, int]) -> None:
+    async with chat(size=size) as (pilot, app, _answerer):
+        for key in ("ctrl+p", "pagedown", "pageup"):
+            app.post_message(events.Key(key, None))  # without a pause between two keys
+        await wait_until(pilot, lambda: isinstance(app.screen, CommandPalette))
+        await pilot.press("pagedown", "pageup", "escape")
+        await wait_until(pilot, lambda: not app.is_covered)
 
 
 async def test_palette_does_not_open_over_a_dialog() -> None:

@@ -1,4 +1,4 @@
-"""Commands about answers (send, stop, retry, edit, continue), the full context, the editor and shell commands."""
+"""Commands about answers (send, stop, retry, edit, continue), the editor and shell commands."""
 
 import asyncio
 import os
@@ -15,11 +15,11 @@ from textual.worker import Worker
 from localdflash.base.errors import ContextOverflow, LocaldflashError, UsageError
 from localdflash.chat.messages import Attachment, Message
 from localdflash.chat.shell_command import parse_command, run_command
-from localdflash.tui.app_base import ChatAppBase, in_background
+from localdflash.tui.actions.context_actions import ContextActions
+from localdflash.tui.app_base import in_background
 from localdflash.tui.commands import parse
 from localdflash.tui.prompt_field import Prompt
 
-RESERVE_DIVISOR = 4  # 1/4 of the context is reserved for the answer when messages are dropped
 READ_AHEAD_SECONDS = 0.3  # interval of prefills of the message being typed
 PREVIOUS_KEPT = "the previous answer is kept"
 TypedMessage = tuple[str, tuple[Attachment, ...]]  # text and attachments in the prompt
@@ -35,7 +35,7 @@ class _Undo:
     dropped: int  # value of `Talk.dropped` before the removal
 
 
-class AnswerActions(ChatAppBase):
+class AnswerActions(ContextActions):
     """Mixin with the commands that send messages and stop, retry, edit and continue answers."""
 
     _edit_undo: _Undo | None = None
@@ -127,7 +127,10 @@ class AnswerActions(ChatAppBase):
             self._restore_chat()
             self.chats_loading += 1
             try:
-                await self._offer_to_drop_messages(error, continue_last, undo)
+                if problem := await self.make_room(error, continue_last=continue_last):
+                    self._return_question(problem, continue_last, undo)
+                else:
+                    self.begin_answer(continue_last=continue_last, undo=undo)
             finally:
                 self.chats_loading -= 1
             return
@@ -182,76 +185,6 @@ class AnswerActions(ChatAppBase):
             self.prompt.put_back(*self.queued.pop())  # the oldest last, so that it is first in the prompt
         if self.queued and not (self.talk.is_answering or self._is_starting):
             self.ask(*self.queued.pop(0))
-
-    async def _offer_to_drop_messages(self, error: ContextOverflow, continue_last: bool, undo: _Undo | None) -> None:
-        """Ask the user whether to drop or summarise the oldest messages, because the context is full."""
-        from localdflash.chat.context_fitting import plan_fit
-        from localdflash.tui.screens.questions import Option, QuestionDialog
-
-        talk, info = self.talk, self.talk.answerer.info
-        sent = talk.messages[talk.dropped :]
-        try:
-            fit = await plan_fit(
-                talk.answerer,
-                sent,
-                system=talk.system_prompt,
-                settings=talk.settings,
-                reserve=info.context // RESERVE_DIVISOR if info else 0,
-            )
-        except LocaldflashError as reason:
-            filled = continue_last and isinstance(reason, ContextOverflow)
-            problem = "question and answer fill the context" if filled else str(reason)
-            self._return_question(problem, continue_last, undo)
-            return
-        if not fit.dropped:
-            self._return_question(str(error), continue_last, undo)
-            return
-        lines = [
-            f"{error}.",
-            f"The oldest {fit.dropped} of {len(sent)} messages would no longer be sent to the model: "
-            f"{fit.tokens} of {fit.context} tokens would be used.",
-            "They stay in this chat and on the screen. A summary by the model can be sent instead of them.",
-        ]
-        options = Option("y", "Leave them out"), Option("s", "Summarise them"), Option("n", "Cancel")
-        match await self.push_screen_wait(QuestionDialog("The context is full", lines, *options)):
-            case "y":
-                talk.dropped += fit.dropped
-                talk.context_tokens = fit.tokens
-                self.say(f"{talk.dropped} messages at the top are no longer sent: the context is full")
-                self.begin_answer(continue_last=continue_last, undo=undo)
-            case "s":
-                if problem := await self._summarise_oldest(sent):
-                    self._return_question(problem, continue_last, undo)
-                else:
-                    self.begin_answer(continue_last=continue_last, undo=undo)
-            case _:
-                self._return_question("not sent", continue_last, undo)
-
-    async def _summarise_oldest(self, sent: Sequence[Message]) -> str:
-        """Replace the oldest of the sent messages by a summary; return the reason if that fails, else ""."""
-        from localdflash.chat.context_fitting import SUMMARY_SHARE, plan_fit, summarise
-        from localdflash.tui.screens.questions import TextDialog
-
-        talk, system, settings = self.talk, self.talk.system_prompt, self.talk.settings
-        self.say("the model writes a summary; Esc cancels it")
-        try:
-            info = await talk.answerer.ready()
-            reserve = info.context // RESERVE_DIVISOR + info.context // SUMMARY_SHARE
-            fit = await plan_fit(talk.answerer, sent, system=system, settings=settings, reserve=reserve)
-            oldest = sent[: fit.dropped]
-            text = await self.run_until_esc(summarise(talk.answerer, oldest, system=system, settings=settings))
-        except LocaldflashError as error:
-            return str(error)
-        if text is None:
-            return "not sent"
-        title = f"Sent instead of the oldest {talk.dropped + fit.dropped} messages"
-        summary = await self.push_screen_wait(TextDialog(title, text, lines=10, waits_for_quiet=True))
-        if not summary or not summary.strip():
-            return "not sent"
-        talk.dropped += fit.dropped
-        talk.summary, talk.context_tokens = summary.strip(), None
-        self.say(f"a summary is sent instead of the {talk.dropped} messages at the top")
-        return ""
 
     def _return_question(self, reason: str, continue_last: bool, undo: _Undo | None) -> None:
         """Return the unanswered question to the prompt, and restore the messages before a retry or an edit.

@@ -33,6 +33,7 @@ class ModelActions(ChatAppBase):
         chosen = name or await self.show_dialog(picker)
         if not chosen:
             return
+        await self.talk.answerer.check_model(chosen)  # an error here does not stop the answer
         await self.talk.stop_and_wait()
         self.say(f"loading {chosen} …")
         if not (info := await self.run_until_esc(self.talk.answerer.load(chosen))):

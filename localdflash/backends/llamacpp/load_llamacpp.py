@@ -19,7 +19,7 @@ from localdflash.backends.llamacpp.placing import PlacementPlan
 from localdflash.base import extras
 from localdflash.base.errors import ModelError
 from localdflash.base.machine import gpu_watch
-from localdflash.base.machine.cores import core_count
+from localdflash.base.machine.cores import clamp, core_count
 from localdflash.base.machine.gpu_watch import Watch
 from localdflash.engine.pair import Drafter
 from localdflash.models.load_options import Options
@@ -109,6 +109,8 @@ def _load(
     files: LocalPair, drafter: Path | None, plan: PlacementPlan, options: Options, watch: Watch, stack: ExitStack
 ) -> Running:
     fit, placement = plan.fit, plan.placement
+    threads, thread_notice = clamp(options.threads)
+    options = replace(options, threads=threads)
     path, refusal = select_drafter(files.target, drafter if options.draft else None)
     choice = choose_mode_for(files.target, options, placement, drafter is not None)
     if not choice.may_draft:
@@ -120,17 +122,17 @@ def _load(
     with llama_library.collect_size_lines() as lines:
         context = fit.context if fit else options.context
         may_draft = choice.may_draft and options.draft
-        target = LlamaCppTarget(files.target, context, options.threads, (), choice.mode, placement, watch, may_draft)
+        target = LlamaCppTarget(files.target, context, threads, (), choice.mode, placement, watch, may_draft)
     stack.callback(target.close)
     if any("REPACK" in line for line in lines):
         for file in files_of(files.target):
             llama_library.release_pages(file)
-    notices = [plan.notice, fit.notice if fit else "", refusal]
+    notices = [thread_notice, plan.notice, fit.notice if fit else "", refusal]
     # Users expect drafts, and the same text as without drafts.
     lacks_drafts = not choice.may_draft and options.draft and drafter
     if lacks_drafts or (choice.may_draft and choice.kind != "exact" and options.rows != "fast"):
         notices.append(choice.message)
-    drafters = [open_drafter(path, files.target, target, options.threads, stack)] if path else []
+    drafters = [open_drafter(path, files.target, target, threads, stack)] if path else []
     notices += [notice for _, _, notice in drafters]
     unloaded = count_prediction_bytes(read_header(files.target))
     measures = [_measure_target(target, lines, unloaded), *(measure for _, measure, _ in drafters)]

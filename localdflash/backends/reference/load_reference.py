@@ -8,6 +8,7 @@ from localdflash.backends.reference.dflash_files import load as load_dflash
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.backends.reference.reference_drafter import DFlashDrafter
 from localdflash.backends.reference.reference_target import TorchTarget
+from localdflash.base.machine.cores import clamp
 from localdflash.engine.pair import Drafter
 from localdflash.models.load_options import Options
 from localdflash.models.memory import free
@@ -20,15 +21,16 @@ from localdflash.models.weights.gguf import read_header
 
 def load(files: LocalPair, options: Options) -> Running:
     """Load a pair; raise ModelError or UsageError."""
+    threads, thread_notice = clamp(options.threads)
     if options.threads:
-        torch.set_num_threads(options.threads)
+        torch.set_num_threads(threads)
     model, drafters = load_decoder(files.target), list[Drafter]()
     path = (files.drafter_safetensors or files.drafter_gguf) if options.draft else None
-    taps, notices = tuple[int, ...](), list[str]()
+    taps, notices = tuple[int, ...](), [thread_notice]
     if path:
         dflash, c = load_dflash(path), model.config
         check_fit(dflash.config, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(path))
-        notices = [mismatch(path, dflash.config.trained_for, read_header(files.target))]
+        notices += [mismatch(path, dflash.config.trained_for, read_header(files.target))]
         drafters, taps = [DFlashDrafter(dflash, model.embed_tokens.weight, model.lm_head.weight)], dflash.config.taps
     target = TorchTarget(model, options.context, taps)
     pair = compose(target, drafters, options)
