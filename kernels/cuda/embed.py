@@ -42,11 +42,16 @@ def decode_weights(base, high, scales, supers, minimums, N, column, block, field
     Each word and scale is loaded once for all weights that share it. Where the mask `live` is false, nothing is loaded,
     and the result is an arbitrary finite number.
     """
-    word = (block * R + r).to(tl.int64) * N + column
-    code = (tl.load(base + word, mask=live, other=0).to(tl.int32) >> (4 * field)) & 15
-    if HIGH_BITS > 0:
-        top = tl.load(high + word, mask=live, other=0).to(tl.int32) >> (HIGH_BITS * field)
-        code = code | ((top & ((1 << HIGH_BITS) - 1)) << 4)
+    word = block * R + r
+    place = word.to(tl.int64) * N + column
+    code = (tl.load(base + place, mask=live, other=0).to(tl.int32) >> (4 * field)) & 15
+    if HIGH_BITS == 2:
+        place = (word // 32 * 16 + word % 16).to(tl.int64) * N + column
+        top = tl.load(high + place, mask=live, other=0).to(tl.int32) >> (word // 16 % 2 * 8)
+        code = code | (((top >> (field % 2 * 4 + field // 2 * 2)) & 3) << 4)
+    elif HIGH_BITS == 4:
+        top = tl.load(high + place, mask=live, other=0).to(tl.int32) >> (4 * field)
+        code = code | ((top & 15) << 4)
     at = block.to(tl.int64) * N + column
     if SCALING == "half4":
         pair = (block * 2 + field // 2).to(tl.int64) * N + column
@@ -55,12 +60,14 @@ def decode_weights(base, high, scales, supers, minimums, N, column, block, field
         pair = tl.load(supers + (block * (4 * R) // SUPER).to(tl.int64) * N + column, mask=live, other=0)
         quad = tl.load(scales + at, mask=live, other=0)
         if R == 16:
-            scale = _half(pair, 0) * ((quad << (24 - 8 * field)) >> 24).to(tl.float32)
+            scale = ((quad << (24 - 8 * field)) >> 24).to(tl.float32)
         else:
-            scale = _half(pair, 0) * ((quad >> (8 * field)) & 255).to(tl.float32)
+            scale = ((quad >> (8 * field)) & 255).to(tl.float32)
     else:
         scale = tl.load(scales + at, mask=live, other=0.0)
     weight = _value(code, ZERO, CODE) * scale
+    if SCALING == "byte4":
+        weight = weight.to(tl.float16).to(tl.float32) * _half(pair, 0)
     if HAS_MIN:
         if SCALING == "half4":
             weight -= _half(tl.load(minimums + pair, mask=live, other=0), field % 2)

@@ -17,7 +17,7 @@ from localdflash.kernels.cuda.launch import ASM, Kernel, every_launch, release, 
 from localdflash.kernels.cuda.norm import Norm, norm_factor, norm_factor_reference
 from localdflash.kernels.cuda.planes import SUPER, Planes
 from localdflash.kernels.cuda.split_k import SplitPlan, SplitWorkspace, arrive, gather
-from localdflash.kernels.cuda.unpack import TINY, byte, float16, half, unit, unpack, unpack_minimums, unpack_scaled
+from localdflash.kernels.cuda.unpack import TINY, float16, half, unit, unpack, unpack_minimums, unpack_scaled
 
 SUPER_WEIGHTS = tl.constexpr(SUPER)
 
@@ -65,7 +65,10 @@ def _multiply(
     TILES: tl.constexpr,
 ):  # fmt: skip
     """Compute the result of `accumulate` for any SCALING but "product"."""
-    BLOCKS: tl.constexpr = 1 if SCALING != "byte4" else 32 // R
+    # A word of a two-bit plane holds fields of two tiles of 16 words: two blocks (R = 16) or two halves of one.
+    PARTS: tl.constexpr = 2 if HIGH_BITS == 2 else 1
+    BLOCKS: tl.constexpr = 32 // R if HIGH_BITS == 2 else 1
+    WORDS: tl.constexpr = R * BLOCKS // PARTS  # of a tile
     # High planes and second tiles take shared memory too; two programs must fit into 100 KB.
     DEPTH: tl.constexpr = STAGES - (HIGH_BITS != 0) - (TILES == 2 and HIGH_BITS != 2) if STAGES > 1 else 1
     SUPER_BLOCKS: tl.constexpr = SUPER_WEIGHTS // (4 * R) if SCALING == "byte4" else 1  # never split
@@ -76,13 +79,13 @@ def _multiply(
     last = tl.minimum(first + per_split, blocks)
     skipped = tl.cast(expert, tl.int64) * blocks
     base_ptr += skipped * (R * N) + column
-    high_ptr += skipped * (R * N) + column
+    high_ptr += skipped * (R // PARTS * N) + column
     scale_ptr += skipped * (SCALE_WORDS * N) + column
     supers_ptr += skipped // SUPER_BLOCKS * N + column
     minimum_ptr += skipped * (SCALE_WORDS * N) + column
     m = tl.arange(0, 16)
     n = tl.arange(0, BN)
-    r = tl.arange(0, R)
+    r = tl.arange(0, WORDS)
     if HAS_MIN:  # before the products: loads after the last product cost 3% of a step on an H100
         shift, shift2 = minimums(sums_ptr, minimum_ptr, supers_ptr, K, N, first, last, SCALING, BN, ASM, TILES)
     acc = tl.zeros((16, BN), tl.float32)
@@ -90,17 +93,20 @@ def _multiply(
     for step in tl.range(first // BLOCKS, last // BLOCKS, num_stages=DEPTH):
         product = acc if SCALING == "half4" else tl.zeros((16, BN), tl.float32)
         product2 = acc2 if SCALING == "half4" else tl.zeros((16, BN), tl.float32)
-        for i in tl.static_range(BLOCKS):
-            block = step * BLOCKS + i
-            offsets = (block * R + r)[:, None] * N + n[None, :]
+        if HIGH_BITS != 0:
+            offsets = (step * WORDS + r)[:, None] * N + n[None, :]
+            high = tl.load(high_ptr + offsets, eviction_policy="evict_first")
+        for part in tl.static_range(PARTS):
+            block = step * BLOCKS + part * BLOCKS // PARTS
+            first_word = part * WORDS % R
+            offsets = (block * R + first_word + r)[:, None] * N + n[None, :]
             words = tl.load(base_ptr + offsets, eviction_policy="evict_first")
-            high = words
-            if HIGH_BITS != 0:
-                high = tl.load(high_ptr + offsets, eviction_policy="evict_first")
-            a = a_ptr + m[:, None] * K + (block * (4 * R) + r)[None, :]
+            if HIGH_BITS == 0:
+                high = words
+            a = a_ptr + m[:, None] * K + (block * (4 * R) + first_word + r)[None, :]
             scales = scale_ptr + block * SCALE_WORDS * N + n
-            product, product2 = _product(a, words, high, scales, K, N, product, product2, R, HIGH_BITS, SCALING, ZERO,
-                                       CODE, ASM, TILES)  # fmt: skip
+            product, product2 = _product(a, words, high, part, scales, K, N, product, product2, R, HIGH_BITS, SCALING,
+                                         ZERO, CODE, ASM, TILES)  # fmt: skip
         if SCALING == "half4":
             acc, acc2 = product, product2
         else:
@@ -111,7 +117,7 @@ def _multiply(
             acc = tl.fma(product, scale, acc)
             if TILES == 2:
                 acc2 = tl.fma(product2, scale, acc2)
-    if SCALING == "byte4" and R == 32:
+    if SCALING == "byte4":
         acc *= TINY
         acc2 *= TINY
     if HAS_MIN:
@@ -122,21 +128,17 @@ def _multiply(
 
 @triton.jit
 def _product(
-    a, words, high, scales, K, N, acc, acc2, R: tl.constexpr, HIGH_BITS: tl.constexpr, SCALING: tl.constexpr,
-    ZERO: tl.constexpr, CODE: tl.constexpr, ASM: tl.constexpr, TILES: tl.constexpr,
+    a, words, high, part: tl.constexpr, scales, K, N, acc, acc2, R: tl.constexpr, HIGH_BITS: tl.constexpr,
+    SCALING: tl.constexpr, ZERO: tl.constexpr, CODE: tl.constexpr, ASM: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """Add a block's product with each tile to acc and acc2: scaled for "half4", without super-scale for "byte4"."""
-    if SCALING == "byte4" and R == 32:
-        w0, w1, w2, w3 = unpack_scaled(words, high, tl.load(scales), HIGH_BITS, ASM)
+    """Add a tile's product with each tile of rows to acc, acc2: scaled for "half4", without super-scale for "byte4"."""
+    if SCALING == "byte4":
+        w0, w1, w2, w3 = unpack_scaled(words, high, tl.load(scales), part, HIGH_BITS, ZERO, R == 16, ASM)
     else:
         w0, w1, w2, w3 = unpack(words, high, HIGH_BITS, ZERO, CODE, ASM)
-    if SCALING == "half4" or (SCALING == "byte4" and R == 16):
-        s = tl.load(scales)
-        if SCALING == "byte4":
-            s0, s1, s2, s3 = byte(s, 0), byte(s, 1), byte(s, 2), byte(s, 3)
-        else:
-            t = tl.load(scales + N)
-            s0, s1, s2, s3 = half(s, 0), half(s, 1), half(t, 0), half(t, 1)
+    if SCALING == "half4":
+        s, t = tl.load(scales), tl.load(scales + N)
+        s0, s1, s2, s3 = half(s, 0), half(s, 1), half(t, 0), half(t, 1)
         acc = _scaled_dot4(a, w0, w1, w2, w3, s0, s1, s2, s3, acc, R)
         if TILES == 2:
             acc2 = _scaled_dot4(a + 16 * K, w0, w1, w2, w3, s0, s1, s2, s3, acc2, R)

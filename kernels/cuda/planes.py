@@ -6,13 +6,16 @@ in place into four operand tiles, each contiguous in k. With groups of R weights
 
     weight = value(code) * scale(group) - minimum(group)
 
-* `base` holds the low four bits, `high` the rest: none, two bits (bytes) or four bits (words).
+* `base` holds the low four bits, `high` the rest: none, four bits (words like those of `base`), or two bits. Word
+  16q + r of two bits serves words 32q + r (its low byte) and 32q + 16 + r (its high byte) of `base`; fields 0 to 3 are
+  at bits 0, 4, 2 and 6 of the byte.
 * value: `code - zero`, or the floating-point number with these bits (e2m1).
 * scale, by `scaling`:
     "block"  float32 [k / 4R, n]; a group is one block of 128
     "half4"  int32 [k / 4R, 2, n]: the four float16 scales of a block; word j holds groups 2j (low half) and 2j + 1
     "byte4"  int32 [k / 4R, n]: the four 8-bit sub-scales of a block, lowest byte first, unsigned for R = 32 (Q4_K and
-             Q5_K), signed for R = 16 (Q6_K); times the low half of `supers` (super-scales), int32 [k / 256, n]
+             Q5_K), signed for R = 16 (Q6_K). value * sub-scale is rounded to float16, which changes only some weights
+             of Q6_K, and multiplied by the low half of `supers` (super-scales), int32 [k / 256, n]
 * minimum, with `scaling`: for "byte4" an int32 [k / 4R, n] of unsigned bytes, times the high half of `supers`; for
   "half4" laid out as the scales; "block" has none; None if there is none.
 
@@ -46,7 +49,7 @@ class Planes:
     k: int
     block_words: int  # R, the words of a column per block
     base: Tensor  # int16 [K / 4, N]
-    high: Tensor | None  # uint8 [K / 4, N] (2-bit fields) or int16 [K / 4, N] (4-bit fields)
+    high: Tensor | None  # int16 [K / 8, N] (2-bit fields) or [K / 4, N] (4-bit fields)
     scaling: Scaling
     scale: Tensor
     supers: Tensor | None = None
@@ -70,7 +73,7 @@ class Planes:
         """Bits of a field in `high`: 0, 2 or 4."""
         if self.high is None:
             return 0
-        return 2 if self.high.dtype == torch.uint8 else 4
+        return 4 * self.high.shape[0] // self.base.shape[0]
 
     @property
     def nbytes(self) -> int:
@@ -85,19 +88,31 @@ class Planes:
 
 
 def pack_fields(codes: Tensor, block_words: int, bits: int) -> Tensor:
-    """Pack codes [K, N] of 2 or 4 bits into words [K / 4, N]: uint8 for 2 bits, int16 for 4."""
+    """Pack codes [K, N] of 2 or 4 bits into words, int16 [K * bits / 16, N]."""
     k, n = codes.shape
     fields = codes.to(torch.int32).view(k // (4 * block_words), 4, block_words, n)
-    shifts = torch.arange(4, dtype=torch.int32, device=codes.device).view(1, 4, 1, 1) * bits
-    words = (fields << shifts).sum(1, dtype=torch.int32).view(k // 4, n)
-    return words.to(torch.uint8) if bits == 2 else words.to(torch.int16)  # int16 keeps the bits
+    words = (fields << _shifts(bits, codes.device)).sum(1, dtype=torch.int32).view(k // 4, n)
+    if bits == 2:
+        low, high = words.view(-1, 2, 16, n).unbind(1)
+        words = (low | high << 8).view(k // 8, n)
+    return words.to(torch.int16)  # keeps the bits
 
 
 def unpack_fields(words: Tensor, block_words: int, bits: int) -> Tensor:
     """Return the inverse of `pack_fields`: int32 [K, N]."""
-    blocks = words.to(torch.int32).view(-1, 1, block_words, words.shape[1])
-    shifts = torch.arange(4, dtype=torch.int32, device=words.device).view(1, 4, 1, 1) * bits
-    return ((blocks >> shifts) & (2**bits - 1)).reshape(-1, words.shape[1])
+    n = words.shape[1]
+    words = words.to(torch.int32)
+    if bits == 2:
+        pairs = words.view(-1, 16, n)
+        words = torch.stack((pairs, pairs >> 8), 1)
+    blocks = words.view(-1, 1, block_words, n)
+    return ((blocks >> _shifts(bits, words.device)) & (2**bits - 1)).reshape(-1, n)
+
+
+def _shifts(bits: int, device: torch.device) -> Tensor:
+    """Return the first bits of a word's four fields, int32 [1, 4, 1, 1]."""
+    shifts = (0, 4, 8, 12) if bits == 4 else (0, 4, 2, 6)
+    return torch.tensor(shifts, dtype=torch.int32, device=device).view(1, 4, 1, 1)
 
 
 def pack_bytes(groups: Tensor) -> Tensor:
@@ -135,6 +150,8 @@ def dequantize(planes: Planes) -> Tensor:
     scale, minimum = _groups(p)
     repeat = total // scale.shape[0]
     weights = _values(codes, p) * scale.repeat_interleave(repeat, 0)
+    if p.supers is not None:
+        weights = weights.half().float() * unpack_halves(p.supers)[0].repeat_interleave(SUPER, 0)
     if minimum is not None:
         weights -= minimum.repeat_interleave(repeat, 0)
     stacked = weights.view(p.experts, p.padded_k, p.padded_n)[:, : p.k, : p.n]
@@ -148,17 +165,18 @@ def _values(codes: Tensor, planes: Planes) -> Tensor:
 
 
 def _groups(planes: Planes) -> tuple[Tensor, Tensor | None]:
-    """Return scales and minimums by group, float32 [groups, N]."""
+    """Return scales, without super-scales, and minimums by group, float32 [groups, N]."""
     p = planes
     if p.scaling == "block":
         return p.scale, None
     if p.scaling == "half4":
         return _four_halves(p.scale), None if p.minimum is None else _four_halves(p.minimum)
     assert p.supers is not None
-    repeat = SUPER // p.block_words
-    scale, minimum = (half.repeat_interleave(repeat, 0) for half in unpack_halves(p.supers))
-    scale = scale * unpack_bytes(p.scale, signed=p.block_words == 16)
-    return scale, None if p.minimum is None else minimum * unpack_bytes(p.minimum, signed=False)
+    scale = unpack_bytes(p.scale, signed=p.block_words == 16).float()
+    if p.minimum is None:
+        return scale, None
+    factors = unpack_halves(p.supers)[1].repeat_interleave(SUPER // p.block_words, 0)
+    return scale, factors * unpack_bytes(p.minimum, signed=False)
 
 
 def _four_halves(words: Tensor) -> Tensor:

@@ -11,17 +11,17 @@ import triton.language as tl
 
 @triton.jit
 def unpack(words, high, HIGH_BITS: tl.constexpr, ZERO: tl.constexpr, CODE: tl.constexpr, ASM: tl.constexpr):
-    """Unpack words int16 [R, BN] and those of the high plane to four float16 tiles of values / `unit(CODE)`."""
+    """Unpack words int16 [R, BN] and a high plane of 0 or 4 bits to four float16 tiles of values / `unit(CODE)`."""
     if not ASM:
-        w0 = _value(_code(words, high, 0, HIGH_BITS), ZERO, CODE)
-        w1 = _value(_code(words, high, 1, HIGH_BITS), ZERO, CODE)
-        w2 = _value(_code(words, high, 2, HIGH_BITS), ZERO, CODE)
-        w3 = _value(_code(words, high, 3, HIGH_BITS), ZERO, CODE)
+        w0 = _value(_code(words, high, 0, HIGH_BITS, 0), ZERO, CODE)
+        w1 = _value(_code(words, high, 1, HIGH_BITS, 0), ZERO, CODE)
+        w2 = _value(_code(words, high, 2, HIGH_BITS, 0), ZERO, CODE)
+        w3 = _value(_code(words, high, 3, HIGH_BITS, 0), ZERO, CODE)
     elif CODE == "e2m1":
-        w0, w1, w2, w3 = _assemble(words, high, E2M1_ASM, 0)
+        w0, w1, w2, w3 = _assemble(words, words, E2M1_ASM)
     else:
         STEP: tl.constexpr = 1 if HIGH_BITS == 4 else 16
-        w0, w1, w2, w3 = _raise(words, high, HIGH_BITS)
+        w0, w1, w2, w3 = _raise(words, high, HIGH_BITS, MAGIC=0x64, HALF=0)
         w0 = _affine(w0, 1, ZERO)
         w1 = _affine(w1, STEP, ZERO)
         w2 = _affine(w2, 1, ZERO)
@@ -30,27 +30,32 @@ def unpack(words, high, HIGH_BITS: tl.constexpr, ZERO: tl.constexpr, CODE: tl.co
 
 
 @triton.jit
-def unpack_scaled(words, high, scales, HIGH_BITS: tl.constexpr, ASM: tl.constexpr):
-    """Unpack to four tiles of code * byte / TINY, byte i of scales int32 [BN] for tile i, exact up to 31 * 63.
+def unpack_scaled(
+    words, high, scales, HALF: tl.constexpr, HIGH_BITS: tl.constexpr, ZERO: tl.constexpr, SIGNED: tl.constexpr,
+    ASM: tl.constexpr,
+):  # fmt: skip
+    """Unpack to four tiles of (code - ZERO) * byte / TINY, byte i of scales int32 [BN] for tile i.
 
-    The bits of a ten-bit code are the float16 subnormal code / TINY, so there is no offset to subtract.
+    The bits of a ten-bit code are the float16 subnormal code / TINY, so there is no offset to subtract. Results are
+    exact up to 2048 / TINY, so those without ZERO are; larger ones are rounded once. HALF: as for `_raise`.
     """
     if ASM:
+        text: tl.constexpr = scales_asm(SIGNED)
         even, odd = tl.inline_asm_elementwise(
-            SCALES_ASM, "=&r,=&r,r", [scales], dtype=(tl.int32, tl.int32), is_pure=True, pack=1
+            text, "=&r,=&r,r", [scales], dtype=(tl.int32, tl.int32), is_pure=True, pack=1
         )
         even, _ = tl.broadcast(even[None, :], words)
         odd, _ = tl.broadcast(odd[None, :], words)
-        w0, w1, w2, w3 = _raise(words, high, HIGH_BITS, MAGIC=0)
-        w0 = _scale(w0, even, 0)
-        w1 = _scale(w1, odd, 0)
-        w2 = _scale(w2, even, 1)
-        w3 = _scale(w3, odd, 1)
+        w0, w1, w2, w3 = _raise(words, high, HIGH_BITS, MAGIC=0, HALF=HALF)
+        w0 = _scale(w0, even, 0, 1, ZERO)
+        w1 = _scale(w1, odd, 0, 16, ZERO)
+        w2 = _scale(w2, even, 1, 1, ZERO)
+        w3 = _scale(w3, odd, 1, 16, ZERO)
     else:
-        w0 = _tiny(_code(words, high, 0, HIGH_BITS) * (scales & 255)[None, :])
-        w1 = _tiny(_code(words, high, 1, HIGH_BITS) * ((scales >> 8) & 255)[None, :])
-        w2 = _tiny(_code(words, high, 2, HIGH_BITS) * ((scales >> 16) & 255)[None, :])
-        w3 = _tiny(_code(words, high, 3, HIGH_BITS) * ((scales >> 24) & 255)[None, :])
+        w0 = _tiny((_code(words, high, 0, HIGH_BITS, HALF) - ZERO) * _byte(scales, 0, SIGNED)[None, :])
+        w1 = _tiny((_code(words, high, 1, HIGH_BITS, HALF) - ZERO) * _byte(scales, 1, SIGNED)[None, :])
+        w2 = _tiny((_code(words, high, 2, HIGH_BITS, HALF) - ZERO) * _byte(scales, 2, SIGNED)[None, :])
+        w3 = _tiny((_code(words, high, 3, HIGH_BITS, HALF) - ZERO) * _byte(scales, 3, SIGNED)[None, :])
     return w0, w1, w2, w3
 
 
@@ -82,8 +87,13 @@ def _split(x):
 
 
 @triton.jit
-def _tiny(codes):
-    return codes.to(tl.int16).to(tl.float16, bitcast=True)
+def _tiny(product):
+    return (product.to(tl.float32) * 2.0**-24).to(tl.float16)
+
+
+@triton.jit
+def _byte(words, i: tl.constexpr, SIGNED: tl.constexpr):
+    return (words << (24 - 8 * i)) >> 24 if SIGNED else (words >> (8 * i)) & 255
 
 
 TINY = tl.constexpr(2.0**24)
@@ -101,13 +111,6 @@ def half(words, i: tl.constexpr):
     return float16(words, i).to(tl.float32)
 
 
-@triton.jit
-def byte(words, i: tl.constexpr):
-    """Return the signed byte i of words int32 as float32, through the mantissa of 2^23: conversions are slow."""
-    raised = (((words >> (8 * i)) ^ 0x80) & 0xFF) | 0x4B000000
-    return raised.to(tl.float32, bitcast=True) - 8388736.0
-
-
 @triton.constexpr_function
 def unit(code):
     """Return the factor that `unpack` leaves out: an e2m1 exponent is copied unbiased into a float16."""
@@ -115,12 +118,14 @@ def unit(code):
 
 
 @triton.jit
-def _code(words, high, i: tl.constexpr, HIGH_BITS: tl.constexpr):
+def _code(words, high, i: tl.constexpr, HIGH_BITS: tl.constexpr, HALF: tl.constexpr):
     low = (words >> (4 * i)) & 0xF
     if HIGH_BITS == 0:
         return low
-    else:  # noqa: RET505 (the compiler must not see both)
-        return low | (((high.to(tl.int16) >> (HIGH_BITS * i)) & ((1 << HIGH_BITS) - 1)) << 4)
+    elif HIGH_BITS == 2:  # noqa: RET505 (the compiler must not see the others)
+        return low | (((high >> (8 * HALF + 4 * (i % 2) + 2 * (i // 2))) & 3) << 4)
+    else:
+        return low | (((high >> (4 * i)) & 0xF) << 4)
 
 
 @triton.jit
@@ -131,46 +136,30 @@ def _value(code, ZERO: tl.constexpr, CODE: tl.constexpr):
 
 
 @triton.jit
-def _raise(words, high, HIGH_BITS: tl.constexpr, MAGIC: tl.constexpr = 0x64):
-    """Return four float16 tiles 1024 + code; tiles 1 and 3 hold 16 * code unless HIGH_BITS is 4. MAGIC 0: no 1024."""
+def _raise(words, high, HIGH_BITS: tl.constexpr, MAGIC: tl.constexpr, HALF: tl.constexpr):
+    """Return four float16 tiles 1024 + code; tiles 1 and 3 hold 16 * code unless HIGH_BITS is 4. MAGIC 0: no 1024.
+
+    HALF is the byte of the words of a two-bit high plane.
+    """
     if HIGH_BITS == 0:
-        return _assemble(words, high, raise_4_asm(MAGIC), 0)
+        return _assemble(words, words, raise_4_asm(MAGIC))
     elif HIGH_BITS == 2:  # noqa: RET505
-        return _assemble(words, high, raise_6_asm(MAGIC), 2)
+        return _assemble(words, high, raise_6_asm(HALF))
     else:
-        return _assemble(words, high, raise_8_asm(MAGIC), 4)
+        return _assemble(words, high, raise_8_asm(MAGIC))
 
 
 @triton.jit
-def _assemble(words, high, TEXT: tl.constexpr, HIGH_BITS: tl.constexpr):
-    """Run the assembly TEXT on packed elements: two at a time, or four with a high plane of bytes."""
-    if HIGH_BITS == 0:
-        return tl.inline_asm_elementwise(
-            TEXT,
-            "=&r,=&r,=&r,=&r,r",
-            [words],
-            dtype=(tl.float16, tl.float16, tl.float16, tl.float16),
-            is_pure=True,
-            pack=2,
-        )
-    elif HIGH_BITS == 2:  # noqa: RET505
-        return tl.inline_asm_elementwise(
-            TEXT,
-            "=&r,=&r,=&r,=&r,=&r,=&r,=&r,=&r,r,r,r",
-            [words, high],
-            dtype=(tl.float16, tl.float16, tl.float16, tl.float16),
-            is_pure=True,
-            pack=4,
-        )
-    else:
-        return tl.inline_asm_elementwise(
-            TEXT,
-            "=&r,=&r,=&r,=&r,r,r",
-            [words, high],
-            dtype=(tl.float16, tl.float16, tl.float16, tl.float16),
-            is_pure=True,
-            pack=2,
-        )
+def _assemble(words, high, TEXT: tl.constexpr):
+    """Run the assembly TEXT on two packed elements at a time."""
+    return tl.inline_asm_elementwise(
+        TEXT,
+        "=&r,=&r,=&r,=&r,r,r",
+        [words, high],
+        dtype=(tl.float16, tl.float16, tl.float16, tl.float16),
+        is_pure=True,
+        pack=2,
+    )
 
 
 @triton.jit
@@ -180,9 +169,9 @@ def _affine(raised, STEP: tl.constexpr, ZERO: tl.constexpr):
 
 
 @triton.jit
-def _scale(raised, scales, half: tl.constexpr):
-    """Multiply by the low (0) or high (1) half of scales int32, a float16 number each."""
-    text: tl.constexpr = SCALE_HIGH_ASM if half else SCALE_LOW_ASM
+def _scale(raised, scales, HALF: tl.constexpr, STEP: tl.constexpr, ZERO: tl.constexpr):
+    """Multiply STEP * (code - ZERO) by the low (0) or high (1) half of scales int32, a float16 number each."""
+    text: tl.constexpr = scale_asm(HALF, STEP, ZERO)
     return tl.inline_asm_elementwise(text, "=r,r,r,r", [raised, scales], dtype=tl.float16, is_pure=True, pack=2)
 
 
@@ -198,30 +187,40 @@ def affine_asm(step, zero):
 }}"""
 
 
-# $2: four bytes -> $0: bytes 0 and 2 as float16, $1: a sixteenth of bytes 1 and 3.
-SCALES_ASM = tl.constexpr("""{
+@triton.constexpr_function
+def scales_asm(signed):
+    """Return assembly, $2: four bytes -> $0: bytes 0 and 2 as float16, $1: a sixteenth of bytes 1 and 3."""
+    bias = 0x80 if signed else 0  # flips the sign bit, which adds 128 to a signed byte
+    even, odd = 0x6400 + bias, 0xD400 + bias  # 1024 + bias, -(1024 + bias) / 16
+    return f"""{{
     .reg .b32 next, even, odd, factor, offset;
     shr.b32 next, $2, 8;
-    lop3.b32 even, $2, 0x00ff00ff, 0x64006400, 0xea;
-    lop3.b32 odd, next, 0x00ff00ff, 0x64006400, 0xea;
-    mov.b32 offset, 0x64006400;
+    lop3.b32 even, $2, 0x00ff00ff, {even * 0x10001:#x}, 0x6a;
+    lop3.b32 odd, next, 0x00ff00ff, {even * 0x10001:#x}, 0x6a;
+    mov.b32 offset, {even * 0x10001:#x};
     sub.rn.f16x2 $0, even, offset;
     mov.b32 factor, 0x2c002c00;
-    mov.b32 offset, 0xd400d400;
+    mov.b32 offset, {odd * 0x10001:#x};
     fma.rn.f16x2 $1, odd, factor, offset;
-}""")
+}}"""
 
-# $1: two numbers; $2, $3: each one's pair of factors -> $0.
-SCALE_LOW_ASM = tl.constexpr("""{
-    .reg .b32 factor;
-    prmt.b32 factor, $2, $3, 0x5410;
-    mul.rn.f16x2 $0, $1, factor;
-}""")
-SCALE_HIGH_ASM = tl.constexpr("""{
-    .reg .b32 factor;
-    prmt.b32 factor, $2, $3, 0x7632;
-    mul.rn.f16x2 $0, $1, factor;
-}""")
+
+@triton.constexpr_function
+def scale_asm(half, step, zero):
+    """Return assembly, $1: two codes times `step`; $2, $3: each one's pair of factors -> $0: (code - zero) * factor."""
+    unscaled = 0x8000 + zero * step  # -zero * step as a float16 subnormal, like the codes
+    subtracted = f"""
+    mov.b32 offset, {unscaled * 0x10001:#x};
+    mul.rn.f16x2 offset, factor, offset;
+    fma.rn.f16x2 $0, $1, factor, offset;"""
+    return f"""{{
+    .reg .b32 factor, offset;
+    .reg .b16 first, second, unused;
+    mov.b32 {"{unused, first}" if half else "{first, unused}"}, $2;
+    mov.b32 {"{unused, second}" if half else "{second, unused}"}, $3;
+    mov.b32 factor, {{first, second}};
+    {subtracted if zero else "mul.rn.f16x2 $0, $1, factor;"}
+}}"""
 
 
 def _minimum(i: int) -> str:
@@ -259,25 +258,25 @@ def raise_4_asm(magic):
 
 
 @triton.constexpr_function
-def raise_6_asm(magic):
-    """Return assembly, $8, $9: four words of nibbles, $10: two-bit fields -> $0, $1: tile 0, ... $6, $7: tile 3."""
-    text = "{\n    .reg .b32 field, next, shifted, code;"
-    for pair in range(2):
-        text += f"""
-    prmt.b32 field, $10, 0, {(0x4140, 0x4342)[pair]:#x};
-    shr.b32 next, ${8 + pair}, 8;
-    shl.b32 shifted, field, 4;
-    lop3.b32 code, ${8 + pair}, shifted, 0x000f000f, 0xe4;
-    lop3.b32 ${pair}, code, 0x003f003f, {magic * 0x1000100:#x}, 0xea;
-    shl.b32 shifted, field, 6;
-    lop3.b32 code, ${8 + pair}, shifted, 0x00f000f0, 0xe4;
-    lop3.b32 ${2 + pair}, code, 0x03f003f0, {magic * 0x1000100:#x}, 0xea;
-    lop3.b32 code, next, field, 0x000f000f, 0xe4;
-    lop3.b32 ${4 + pair}, code, 0x003f003f, {magic * 0x1000100:#x}, 0xea;
-    shl.b32 shifted, field, 2;
-    lop3.b32 code, next, shifted, 0x00f000f0, 0xe4;
-    lop3.b32 ${6 + pair}, code, 0x03f003f0, {magic * 0x1000100:#x}, 0xea;"""
-    return text + "\n}"
+def raise_6_asm(half):
+    """Return assembly, $4: two words of nibbles, $5: of two-bit fields -> $0..$3, tiles 0 to 3; byte `half` of $5."""
+    shifts = (
+        ("shr.b32 first, $5, 4", "shr.b32 last, $5, 6") if half else ("shl.b32 first, $5, 4", "shl.b32 last, $5, 2")
+    )
+    return f"""{{
+    .reg .b32 next, first, last, field;
+    shr.b32 next, $4, 8;
+    {shifts[0]};
+    {shifts[1]};
+    and.b32 field, first, 0x00300030;
+    lop3.b32 $0, $4, 0x000f000f, field, 0xea;
+    and.b32 field, first, 0x03000300;
+    lop3.b32 $1, $4, 0x00f000f0, field, 0xea;
+    and.b32 field, last, 0x00300030;
+    lop3.b32 $2, next, 0x000f000f, field, 0xea;
+    and.b32 field, last, 0x03000300;
+    lop3.b32 $3, next, 0x00f000f0, field, 0xea;
+}}"""
 
 
 @triton.constexpr_function

@@ -89,6 +89,9 @@ def run_ptx(text: str, **registers: Words) -> dict[str, Words]:
     """Run text on named registers ("$4": words); all of them, with what was computed. KeyError: an unknown opcode."""
     size = len(next(iter(registers.values())))
     for name, operands in re.findall(r"^\s*([a-z]\S+)\s+([^;]+);", text, re.M):
+        if "{" in operands:
+            _move_halves(operands, registers)
+            continue
         target, *sources = operands.split(", ")
         values = [registers[x] if x in registers else np.full(size, int(x, 0), np.uint32) for x in sources]
         head, *_, kind = parts = name.split(".")
@@ -101,6 +104,17 @@ def run_ptx(text: str, **registers: Words) -> dict[str, Words]:
             wide = [x.astype(np.uint64) for x in values]
             registers[target] = integers(head, parts, np.uint32, wide)
     return registers
+
+
+def _move_halves(operands: str, registers: dict[str, Words]) -> None:
+    """Run `mov.b32 {low, high}, word` or `mov.b32 word, {low, high}`."""
+    names = re.findall(r"[$\w]+", operands)
+    if operands.startswith("{"):
+        low, high, word = names
+        registers[low], registers[high] = registers[word] & 0xFFFF, registers[word] >> 16
+    else:
+        word, low, high = names
+        registers[word] = registers[low] | registers[high] << 16
 
 
 def _codes(registers: list[Array]) -> list[Array]:

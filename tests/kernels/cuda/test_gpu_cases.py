@@ -10,7 +10,7 @@ import triton
 
 from localdflash.lab.scripts.gpu import dry_run
 from tests.kernels.cuda.aot.ptx import ticket_is_fenced, touched_before_wait
-from tests.kernels.cuda.aot.sass import spills_in_loops, undefined_uniform_registers
+from tests.kernels.cuda.aot.sass import loops, spills, undefined_uniform_registers
 
 INSTALLED = Path(triton.__file__).parents[1]
 
@@ -18,6 +18,8 @@ INSTALLED = Path(triton.__file__).parents[1]
 # Kernels that end in a reduction by the last program to arrive.
 TICKETS = {"_matmul", "_residual", "_qkv", "_head", "_markov_slot", "_top_k", "_lookup", "_route"}
 # Arguments never written while a model runs: a kernel may read them before its predecessors have finished.
+# Instructions of the main loop of a matrix product per weight.
+BUDGETS = {"q4_k": 2.6, "q5_k": 3.6, "q6_k": 4.1, "q8_0": 3.5}
 CONSTANT = {"base_ptr", "high_ptr", "scale_ptr", "supers_ptr", "minimum_ptr", "gain", "gain_ptr"}
 
 
@@ -37,6 +39,10 @@ def test_every_case_compiles_for(chip: int) -> None:
         assert kernel["ticket_fenced"] is not False, kernel
         assert kernel["waits"] is (chip >= 90), kernel
         assert set(kernel["before_wait"]) <= CONSTANT, kernel
+    for layout, budget in BUDGETS.items():
+        (kernel,) = cases[f"matmul {layout}"]
+        (instructions,) = (count for count, products in kernel["loops"] if products == 32)  # 128 weights per thread
+        assert instructions <= 128 * budget, (layout, instructions)
     # The assembler chooses which operations to fuse: another choice for two tiles would round rows differently.
     for name in (name for name in cases if name.startswith("two tiles ")):
         ((both,), (one,)) = cases[name], cases[name.removeprefix("two tiles ")]
@@ -92,8 +98,8 @@ def test_spills_in_loops_are_counted() -> None:
         /*32b0*/              @!P0 BRA `(.L_x_1) ;
 .L_x_0:
         /*40d0*/                   LDL R5, [R1+0x8] ;"""
-    assert spills_in_loops(listing) == 1
-    assert spills_in_loops(listing.replace("LDL.LU R4, [R1]", "IADD3 R4, R4")) == 0
+    assert [spills(loop) for loop in loops(listing)] == [1]
+    assert [spills(loop) for loop in loops(listing.replace("LDL.LU R4, [R1]", "IADD3 R4, R4"))] == [0]
 
 
 def test_compile_and_resource_errors_are_reported() -> None:

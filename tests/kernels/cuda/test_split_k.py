@@ -45,11 +45,16 @@ def test_the_last_to_arrive_sums_in_index_order():
         actual, last = run(parts, workspace)
         assert torch.equal(actual, expected)
         assert last == [[0] * (splits - 1) + [1]] * 3
+        assert not workspace.counters.any()
+
+
+def test_the_first_program_may_arrive_last():
+    parts, workspace = torch.randn(3, 5, 16, 32), SplitWorkspace(CPU, [SplitPlan(3, 32, 5)])
+    expected, _ = run(parts, workspace)
     with reversed_programs():
-        reverse, last = run(parts, workspace)
-    assert torch.equal(reverse, expected)
-    assert last == [[1] + [0] * (splits - 1)] * 3
-    assert not workspace.counters.any()
+        actual, last = run(parts, workspace)
+    assert torch.equal(actual, expected)
+    assert last == [[1, 0, 0, 0, 0]] * 3
 
 
 @pytest.mark.parametrize("op", [set_back, set_back_reference])

@@ -23,24 +23,25 @@ def numbers(words: Words) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("magic", [0, 0x64])
-def test_codes_of_four_six_and_eight_bits(magic):
+def test_codes_of_four_and_eight_bits(magic):
     four = run_ptx(unpack.raise_4_asm(magic), **{"$4": PAIRS})
     eight = run_ptx(unpack.raise_8_asm(magic), **{"$4": PAIRS, "$5": OTHERS})
     for i in range(4):
         step, code = 16 if i % 2 else 1, fields(PAIRS, i, 4)
         assert np.array_equal(four[f"${i}"].view(np.uint16), code * step + 256 * magic)
         assert np.array_equal(eight[f"${i}"].view(np.uint16), code + 16 * fields(OTHERS, i, 4) + 256 * magic)
-    high = RANDOM.integers(0, 256, 4 * len(PAIRS), dtype=np.uint8)
-    out = run_ptx(unpack.raise_6_asm(magic), **{"$8": PAIRS, "$9": OTHERS, "$10": high.view(np.uint32)})
-    for pair, words in enumerate((PAIRS, OTHERS)):
-        bytes_ = high.reshape(-1, 4)[:, 2 * pair : 2 * pair + 2].reshape(-1).astype(np.int64)
-        for i in range(4):
-            code = fields(words, i, 4) + 16 * (bytes_ >> (2 * i) & 3)
-            step = 16 if i % 2 else 1
-            assert np.array_equal(out[f"${2 * i + pair}"].view(np.uint16), code * step + 256 * magic)
 
 
-@pytest.mark.parametrize(("step", "codes", "zeros"), [(1, 256, (0, 8, 32, 128)), (16, 64, (0, 8, 16, 32))])
+@pytest.mark.parametrize("half", [0, 1])
+def test_codes_of_six_bits(half):
+    out = run_ptx(unpack.raise_6_asm(half), **{"$4": PAIRS, "$5": OTHERS})
+    byte = fields(OTHERS, half, 8)
+    for i, shift in enumerate((0, 4, 2, 6)):
+        code = fields(PAIRS, i, 4) + 16 * (byte >> shift & 3)
+        assert np.array_equal(out[f"${i}"].view(np.uint16), code * (16 if i % 2 else 1))
+
+
+@pytest.mark.parametrize(("step", "codes", "zeros"), [(1, 256, (0, 8, 128)), (16, 16, (0, 8))])
 def test_offset_is_subtracted(step, codes, zeros):
     code = np.arange(codes)
     raised = (1024 + step * code).astype(np.float16).view(np.uint32)
@@ -55,26 +56,28 @@ def test_small_floats():
         assert np.array_equal(numbers(out[f"${i}"]) * unpack.unit("e2m1"), np.array(E2M1)[fields(PAIRS, i, 4)])
 
 
-def test_codes_times_bytes_are_exact():
-    code, scale = (x.reshape(-1) for x in np.meshgrid(np.arange(32), np.arange(64)))
+@pytest.mark.parametrize(("signed", "zero", "codes"), [(False, 0, 32), (True, 32, 64)])
+def test_codes_times_bytes_are_rounded_once(signed, zero, codes):
+    code, byte = (
+        x.reshape(-1) for x in np.meshgrid(np.arange(codes), np.arange(-128, 128) if signed else np.arange(64))
+    )
     pairs = (code | code[::-1] << 16).astype(np.uint32)
-    bytes_ = (scale * 0x01010101).astype(np.uint32)
-    factors = run_ptx(unpack.SCALES_ASM.value, **{"$2": bytes_})
-    expected = np.stack([code * scale, code[::-1] * scale[::-1]], 1).reshape(-1)
-    for i, text in enumerate((unpack.SCALE_LOW_ASM.value, unpack.SCALE_HIGH_ASM.value)):
+    bytes_ = ((byte & 255) * 0x01010101).astype(np.uint32)
+    factors = run_ptx(unpack.scales_asm(signed), **{"$2": bytes_})
+    exact = np.stack([(code - zero) * byte, (code[::-1] - zero) * byte[::-1]], 1).reshape(-1)
+    for half in range(2):
         for register, step in (("$0", 1), ("$1", 16)):
             both = {"$2": factors[register], "$3": np.ascontiguousarray(factors[register][::-1])}
-            out = run_ptx(text, **{"$1": pairs * np.uint32(step)}, **both)
-            assert np.array_equal(numbers(out["$0"]) * unpack.TINY.value, expected), (i, step)
+            out = run_ptx(unpack.scale_asm(half, step, zero), **{"$1": pairs * np.uint32(step)}, **both)
+            assert np.array_equal(numbers(out["$0"]) * unpack.TINY.value, exact.astype(np.float16)), (half, step)
 
 
 def test_every_byte_scales_its_own_tile():
-    factors = run_ptx(unpack.SCALES_ASM.value, **{"$2": np.array([0x04030201, 0x08070605], np.uint32)})
+    factors = run_ptx(unpack.scales_asm(signed=False), **{"$2": np.array([0x04030201, 0x08070605], np.uint32)})
     for i in range(4):
-        words = factors["$1" if i % 2 else "$0"]
-        text = unpack.SCALE_HIGH_ASM.value if i > 1 else unpack.SCALE_LOW_ASM.value
-        ones = np.array([0x00100010 if i % 2 else 0x00010001], np.uint32)
-        out = run_ptx(text, **{"$1": ones, "$2": words[:1], "$3": words[1:]})
+        words, step = factors["$1" if i % 2 else "$0"], 16 if i % 2 else 1
+        ones = np.array([0x00010001 * step], np.uint32)
+        out = run_ptx(unpack.scale_asm(i // 2, step, 0), **{"$1": ones, "$2": words[:1], "$3": words[1:]})
         assert (numbers(out["$0"]) * unpack.TINY.value).tolist() == [i + 1, i + 5]
 
 

@@ -69,7 +69,7 @@ def run_reference(reference: Callable[..., None], arguments: Arguments) -> Argum
 @contextmanager
 def _dense(arguments: Arguments) -> Iterator[None]:
     """Cache `Planes.dense` of the arguments in the context only: a whole dense model would not fit into memory."""
-    matrices = list(planes_in(arguments))
+    matrices = [planes for planes in planes_in(arguments) if planes.scaling != "product"]  # which has no weights
     try:
         for planes in matrices:
             vars(planes)["dense"] = unpack_planes(planes)  # where the cached property `dense` looks it up

@@ -71,7 +71,6 @@ def empty(layout: PlaneLayout, n: int, k: int, experts: int, device: torch.devic
     def zeros(dtype: torch.dtype, *shape: int) -> Tensor:
         return torch.zeros(*shape, columns, dtype=dtype, device=device)
 
-    high_type = {0: None, 2: torch.uint8, 4: torch.int16}[layout.high_bits]
     words = (blocks, 2) if layout.scaling == "half4" else (blocks,)
     scale = zeros(torch.float32 if layout.scaling == "block" else torch.int32, *words)
     return Planes(
@@ -79,7 +78,7 @@ def empty(layout: PlaneLayout, n: int, k: int, experts: int, device: torch.devic
         k=k,
         block_words=layout.block_words,
         base=zeros(torch.int16, k_padded // FIELDS),
-        high=zeros(high_type, k_padded // FIELDS) if high_type else None,
+        high=zeros(torch.int16, k_padded * layout.high_bits // 16) if layout.high_bits else None,
         scaling=layout.scaling,
         scale=scale,
         supers=zeros(torch.int32, k_padded // SUPER) if layout.scaling == "byte4" else None,

@@ -54,7 +54,8 @@ def test_planes_match_the_file_and_padding_is_zero(name: str, monkeypatch: pytes
     raw = random_matrix(name, 3 * 131, 256)
     planes = repacked(name, raw, 256, experts=3)
     assert (planes.n, planes.k, planes.padded_n, planes.padded_k) == (131, 256, 256, 256)
-    assert torch.equal(planes.dense, oracle(name, raw))
+    rounding = 2.0**-11 if name == "Q6_K" else 0.0  # a code times its sub-scale is rounded to float16
+    torch.testing.assert_close(planes.dense, oracle(name, raw), rtol=rounding, atol=0)
     for tensor in (planes.base, planes.high, planes.scale, planes.supers, planes.minimum):
         assert tensor is None or not tensor[..., 131:].any()
 

@@ -16,7 +16,7 @@ from triton.runtime.jit import JITFunction
 
 from localdflash.kernels.cuda import matmul
 from tests.kernels.cuda.aot.ptx import ticket_is_fenced, touched_before_wait
-from tests.kernels.cuda.aot.sass import count, disassembled, spills_in_loops, undefined_uniform_registers
+from tests.kernels.cuda.aot.sass import count, disassembled, loops, spills, undefined_uniform_registers
 
 # Streaming multiprocessors of the chips that stand for each compute capability: RTX 3090, 4090, H200, RTX 5090.
 MULTIPROCESSORS = {86: 82, 89: 128, 90: 132, 120: 170}
@@ -72,13 +72,14 @@ def compiled_for(capability: int) -> Iterator[list[CompiledKernel]]:
 def facts(kernel: Any) -> dict[str, Any]:
     """Return the checked properties of a compiled kernel, for JSON."""
     ptx, listing = kernel.asm["ptx"], disassembled(kernel.asm["cubin"])
-    opcodes = count(listing)
+    opcodes, inner = count(listing), [count(loop) for loop in loops(listing)]
     arguments = [(name, kind) for name, kind in kernel.src.signature.items() if kind != "constexpr"]
     early = [arguments[position] for position in sorted(touched_before_wait(ptx) or ())]
     return {
         "kernel": kernel.metadata.name,
         "shared": kernel.metadata.shared,
-        "spills": spills_in_loops(listing),  # the others run once
+        "spills": sum(map(spills, loops(listing))),  # the others run once
+        "loops": [(loop.total(), loop["HMMA"]) for loop in inner],  # instructions, matrix products among them
         "fused": opcodes["FFMA"] + 2 * opcodes["FFMA2"],  # fused multiply-adds, scalar and packed
         "undefined": undefined_uniform_registers(listing),
         "waits": "griddepcontrol.wait" in ptx,

@@ -27,17 +27,20 @@ def count(listing: str) -> Counter[str]:
     return Counter(opcode for opcode, _, _ in _INSTRUCTION.findall(listing))
 
 
-def spills_in_loops(listing: str) -> int:
-    """Count the spills and reloads of registers between a label and a jump back to it."""
-    labels, loops, spills = dict[str, int](), list[range](), list[int]()
-    for number, line in enumerate(listing.splitlines()):
+def loops(listing: str) -> list[str]:
+    """Return the listing of each loop: from a label to a jump back to it."""
+    lines, labels, found = listing.splitlines(), dict[str, int](), list[str]()
+    for number, line in enumerate(lines):
         if label := _LABEL.match(line):
             labels[label[1]] = number
         elif (jump := _JUMP.search(line)) and jump[1] in labels:
-            loops.append(range(labels[jump[1]], number))
-        elif _SPILL.search(line):
-            spills.append(number)
-    return sum(any(number in loop for loop in loops) for number in spills)
+            found.append("\n".join(lines[labels[jump[1]] : number + 1]))
+    return found
+
+
+def spills(listing: str) -> int:
+    """Count the spills and reloads of registers."""
+    return len(_SPILL.findall(listing))
 
 
 def undefined_uniform_registers(listing: str) -> list[str]:
