@@ -59,10 +59,8 @@ def decode_weights(base, high, scales, supers, minimums, N, column, block, field
     elif SCALING == "byte4":
         pair = tl.load(supers + (block * (4 * R) // SUPER).to(tl.int64) * N + column, mask=live, other=0)
         quad = tl.load(scales + at, mask=live, other=0)
-        if R == 16:
-            scale = ((quad << (24 - 8 * field)) >> 24).to(tl.float32)
-        else:
-            scale = ((quad >> (8 * field)) & 255).to(tl.float32)
+        byte = (quad << (24 - 8 * field)) >> 24 if R == 16 else (quad >> (8 * field)) & 255
+        scale = byte.to(tl.float32)
     else:
         scale = tl.load(scales + at, mask=live, other=0.0)
     weight = _value(code, ZERO, CODE) * scale
