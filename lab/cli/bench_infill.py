@@ -7,8 +7,14 @@ import click
 
 from localdflash.cli.options import completion_pair_options
 from localdflash.cli.output import print_fields, say
-from localdflash.lab import result_file
-from localdflash.lab.cli.bench_output import BenchProgress, check_outputs, connect_own_engine, json_option, limit_option
+from localdflash.lab.cli.bench_output import (
+    BenchProgress,
+    check_outputs,
+    connect_own_engine,
+    json_option,
+    limit_option,
+    saved_result,
+)
 
 
 @click.command()
@@ -25,8 +31,12 @@ def command(ctx: click.Context, /, tasks_file: Path, limit: int | None, json_fil
     tasks = infill.load(tasks_file, limit)
     say(infill.warning(tasks_file))
     client = connect_own_engine(ctx, options, "completion")
-    with BenchProgress() as progress:
-        result = infill.run(client, tasks, progress.count)
+    with saved_result(json_file, _show) as result, BenchProgress() as progress:
+        result.update(infill.run(client, tasks, progress.count))
+    return 0
+
+
+def _show(result: dict[str, Any]) -> None:
     print_fields(
         [
             ("tasks", str(result["tasks"])),
@@ -38,5 +48,3 @@ def command(ctx: click.Context, /, tasks_file: Path, limit: int | None, json_fil
             ("outcomes", ", ".join(f"{count} {name}" for name, count in result["outcomes"].items())),
         ]
     )
-    result_file.write(json_file, result)
-    return 0
