@@ -24,7 +24,10 @@ from localdflash.lab.cli.bench_output import (
 @completion_pair_options
 @click.pass_context
 def command(ctx: click.Context, /, tasks_file: Path, limit: int | None, json_file: Path | None, **options: Any) -> int:
-    """Complete the tasks of a HumanEval-Infilling file (.jsonl, .jsonl.gz) and RUN THEIR TESTS in a sandbox."""
+    """Complete the tasks of a HumanEval-Infilling file (.jsonl, .jsonl.gz) and RUN THEIR TESTS in a sandbox.
+
+    After Ctrl-C or an error, the results so far are shown and saved.
+    """
     from localdflash.lab.bench import infill
 
     check_outputs(json_file)
@@ -32,7 +35,7 @@ def command(ctx: click.Context, /, tasks_file: Path, limit: int | None, json_fil
     say(infill.warning(tasks_file))
     client = connect_own_engine(ctx, options, "completion")
     with saved_result(json_file, _show) as result, BenchProgress() as progress:
-        result.update(infill.run(client, tasks, progress.count))
+        infill.run(client, tasks, progress.count, result)
     return 0
 
 
