@@ -199,6 +199,15 @@ def test_a_resumed_log_has_no_partial_line_and_no_step_twice(folder: Path, tiny_
     assert (tmp_path / "training.png").exists()
 
 
+def test_a_new_start_does_not_continue_a_run_silently(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    run, _, reports = prepared(folder, tiny_pair, tmp_path)
+    assert not any("continuing" in line for line in reports.lines)
+    run.step = 10
+    run.save()
+    _, _, reports = prepared(folder, tiny_pair, tmp_path)
+    assert f"continuing {tmp_path} from step 10; for a new start, move that folder away" in reports.lines
+
+
 def test_a_resumed_run_keeps_the_size_of_its_short_vocabulary(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
     prepared(folder, tiny_pair, tmp_path)
     options = DrafterOptions(1, 8, 200, own_short=True)
