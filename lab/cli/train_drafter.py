@@ -127,7 +127,7 @@ def drafter(ctx: click.Context, /, folder: Path, pair: str | None, **options: An
     """Train a drafter and write it into FOLDER, as GGUF and as safetensors. A run that is in FOLDER continues.
 
     With --pair the target first answers prompts: questions about pinned packages, or of --prompts, --repository and
-    --my-chats, or with --completions code completions. --minutes is the training time of this call. Afterwards,
+    --my-chats, or with --completions code completions. Afterwards,
     `localdflash chat --pair FOLDER/target.gguf` uses the drafter.
     Without --pair the target is FOLDER/target.gguf, which `train target` wrote.
     """

@@ -148,6 +148,12 @@ def test_too_small_a_corpus_is_refused_before_the_training(
     assert reason in fails(1, "train", "target", folder, *SECONDS, *SHAPE)
 
 
+@pytest.mark.parametrize("step", ["target", "drafter"])
+def test_help_says_which_time_minutes_are(step: str, run: Callable[..., Any]) -> None:
+    shown = " ".join(run("train", step, "--help").out.split())
+    assert "Training time of all calls together; of `drafter --pair`, of this call alone." in shown
+
+
 def test_a_missing_step_is_named(folder: Path, fails: Callable[..., str], tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     for step in ("target", "drafter"):
