@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -62,6 +62,14 @@ class InfillAnswer:
     total_ms: float  # duration of the request, measured here
 
 
+class TestedAnswer(NamedTuple):
+    """Task with its completion and the outcome of its tests."""
+
+    task: Task
+    answer: InfillAnswer
+    verdict: sandbox.SandboxResult
+
+
 def load(path: Path, limit: int | None = None) -> list[Task]:
     """Return the tasks of a .jsonl or .jsonl.gz, or `limit` of them, evenly spread; ModelError for a bad line."""
     tasks, number = list[Task](), 0
@@ -90,33 +98,40 @@ def warning(path: Path) -> str:
     return f"The tests of {path} and the model's completions are executed in a sandbox, {limits}."
 
 
-def run(client: Client, tasks: Sequence[Task], count: CountItems) -> dict[str, Any]:
-    """Request a completion for every task, run its tests in the sandbox, and return the result as JSON values."""
-    answers, verdicts = list[InfillAnswer](), list[sandbox.SandboxResult]()
-    for number, task in enumerate(tasks):
-        answers.append(_complete(client, task))
-        verdicts.append(sandbox.run(task.program(answers[-1].text)))
-        count(number + 1, len(tasks), f"{task.task_id}: {verdicts[-1].outcome}")
-    outcomes = Counter(verdict.outcome for verdict in verdicts)
-    exact = [
-        answer.text.strip() == task.canonical_solution.strip() for answer, task in zip(answers, tasks, strict=True)
-    ]
-    similarities = [
-        similarity(answer.text, task.canonical_solution) for answer, task in zip(answers, tasks, strict=True)
-    ]
-    generation = sum(answer.generation_ms for answer in answers) / 1e3
-    status = client.get("/ps?role=completion")
+def run(client: Client, tasks: Sequence[Task], count: CountItems, result: dict[str, Any]) -> None:
+    """Request a completion for every task, run its tests in the sandbox, and add the results to `result`.
+
+    `result` is `interrupted` if the run ends before the last task; it stays empty before the first task is done.
+    """
+    done, status = list[TestedAnswer](), client.get("/ps?role=completion")
+    engine = {key: status[key] for key in ("pair", "backend", "context") if key in status}
+    try:
+        for task in tasks:
+            answer = _complete(client, task)
+            done.append(TestedAnswer(task, answer, sandbox.run(task.program(answer.text))))
+            count(len(done), len(tasks), f"{task.task_id}: {done[-1].verdict.outcome}")
+    finally:
+        if done:
+            result |= {"interrupted": len(done) < len(tasks), "engine": engine} | _report(done)
+
+
+def _report(done: Sequence[TestedAnswer]) -> dict[str, Any]:
+    """Return the statistics over one or more tasks, and the results of each, as JSON values."""
+    exact = [task.canonical_solution.strip() == answer.text.strip() for task, answer, _ in done]
+    similarities = [similarity(answer.text, task.canonical_solution) for task, answer, _ in done]
+    outcomes = Counter(verdict.outcome for _, _, verdict in done)
+    tokens = sum(answer.tokens for _, answer, _ in done)
+    generation = sum(answer.generation_ms for _, answer, _ in done) / 1e3
     return {
-        "engine": {key: status[key] for key in ("pair", "backend", "context") if key in status},
-        "tasks": len(tasks),
-        "exact_match": round(sum(exact) / len(tasks), 4),
-        "edit_similarity": round(sum(similarities) / len(tasks), 4),
-        "pass_at_1": round(outcomes["passed"] / len(tasks), 4),
+        "tasks": len(done),
+        "exact_match": round(sum(exact) / len(done), 4),
+        "edit_similarity": round(sum(similarities) / len(done), 4),
+        "pass_at_1": round(outcomes["passed"] / len(done), 4),
         "outcomes": dict(outcomes),
-        "tokens": sum(answer.tokens for answer in answers),
-        "tokens_per_second": round(sum(answer.tokens for answer in answers) / generation, 1) if generation else 0.0,
-        "latency_ms": spread([answer.total_ms for answer in answers]),
-        "sandbox": verdicts[0].restrictions,
+        "tokens": tokens,
+        "tokens_per_second": round(tokens / generation, 1) if generation else 0.0,
+        "latency_ms": spread([answer.total_ms for _, answer, _ in done]),
+        "sandbox": done[0].verdict.restrictions,
         "results": [
             {
                 "task_id": task.task_id,
@@ -125,9 +140,7 @@ def run(client: Client, tasks: Sequence[Task], count: CountItems) -> dict[str, A
                 "exact": is_exact,
                 "edit_similarity": round(score, 4),
             }
-            for task, answer, verdict, is_exact, score in zip(
-                tasks, answers, verdicts, exact, similarities, strict=True
-            )
+            for (task, answer, verdict), is_exact, score in zip(done, exact, similarities, strict=True)
         ],
     }
 

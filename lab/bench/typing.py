@@ -59,6 +59,7 @@ def report(replay: TypingReplay, typing_options: TypingOptions) -> dict[str, Any
     all_files = total(replay.files.values())
     return {
         **asdict(typing_options),
+        "interrupted": replay.interrupted,
         "seconds": round(replay.seconds, 1),
         "engine": replay.engine,
         "overall": {

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,41 +38,50 @@ class TypingOptions:
     speed: float = 1.0
 
 
-@dataclass(frozen=True)
+@dataclass
 class TypingReplay:
-    """Result of a replay: one trace for all files, the keys by file, the duration, and statistics of the daemon."""
+    """Result of a replay: one trace for all files, the keys of the files typed to their end, and engine statistics."""
 
-    trace: Trace
-    files: dict[str, TypedKeys]
-    seconds: float
-    engine: dict[str, Any]
+    trace: Trace = field(default_factory=Trace)
+    files: dict[str, TypedKeys] = field(default_factory=dict)
+    seconds: float = 0.0
+    engine: dict[str, Any] = field(default_factory=dict)
+    interrupted: bool = True
 
 
 def run(
-    jobs: Sequence[TypingJob], workspace: Path, client: Client, typing_options: TypingOptions, count: CountItems
-) -> TypingReplay:
-    """Write the jobs' files into `workspace` and type them all; `client` is connected to the daemon."""
+    jobs: Sequence[TypingJob],
+    workspace: Path,
+    client: Client,
+    typing_options: TypingOptions,
+    replay: TypingReplay,
+    count: CountItems,
+) -> None:
+    """Write the jobs' files into `workspace` and type them all, filling `replay`; `client` is connected to the daemon.
+
+    After Ctrl-C or an error, `replay` has the results so far.
+    """
     for job in jobs:
         path = workspace / job.name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(job.text, encoding="utf-8")
     tokens_before, requests_before = _generated_tokens(client), client.get("/ps").get("requests")
-    trace = Trace()
-    files: dict[str, TypedKeys] = {}
     began = time.perf_counter()
-    server_status = asyncio.run(type_all(_start, jobs, workspace, typing_options, trace, files, count))
-    seconds = time.perf_counter() - began
-    status, tokens_after = client.get("/ps?role=completion"), _generated_tokens(client)
-    engine: dict[str, Any] = {
-        **{key: status[key] for key in ("pair", "backend", "context") if key in status},
-        "requests": status["requests"] - requests_before if requests_before is not None else None,
-        "generated_tokens": tokens_after - tokens_before
-        if tokens_before is not None and tokens_after is not None
-        else None,
-        "shown_tokens": _count_tokens(client, trace.pieces) if tokens_after is not None else None,
-        **server_status,
-    }
-    return TypingReplay(trace, files, seconds, engine)
+    try:
+        asyncio.run(type_all(_start, jobs, workspace, typing_options, replay, count))
+        replay.interrupted = False
+    finally:
+        replay.seconds = time.perf_counter() - began
+        status, tokens_after = client.get("/ps?role=completion"), _generated_tokens(client)
+        replay.engine = {
+            **{key: status[key] for key in ("pair", "backend", "context") if key in status},
+            "requests": status["requests"] - requests_before if requests_before is not None else None,
+            "generated_tokens": tokens_after - tokens_before
+            if tokens_before is not None and tokens_after is not None
+            else None,
+            "shown_tokens": _count_tokens(client, replay.trace.pieces) if tokens_after is not None else None,
+            **replay.engine,
+        }
 
 
 async def _start(workspace: Path, on_notification: NotificationHandler) -> LanguageServer:
@@ -84,25 +93,23 @@ async def type_all(
     jobs: Sequence[TypingJob],
     workspace: Path,
     typing_options: TypingOptions,
-    trace: Trace,
-    files: dict[str, TypedKeys],
+    replay: TypingReplay,
     count: CountItems,
-) -> dict[str, Any]:
-    """Type all jobs through a language server, filling `trace` and `files`; return `tau`, tok/s and its messages."""
+) -> None:
+    """Type all jobs through a language server; fill the trace and files of `replay`, and `engine` from the server."""
     session = _ReplaySession()
     session.server = await start(workspace, session.on_notification)
     try:
         encoding = await _initialize(session.server, workspace, typing_options.style)
-        session.editor = Editor(session.server, typing_options.style, encoding, trace)
+        session.editor = Editor(session.server, typing_options.style, encoding, replay.trace)
         for number, job in enumerate(jobs):
-            typed = files[job.name] = TypedKeys()
-            await _type_file(session, job, workspace, typing_options, typed)
+            replay.files[job.name] = await _type_file(session, job, workspace, typing_options)
             count(number + 1, len(jobs), job.name)
         with suppress(LocaldflashError):  # a server that does not know the request
             session.status = await session.server.request_and_wait("localdflash/status", {})
         session.server.check()
-        return session.report()
     finally:
+        replay.engine = session.report()
         await session.server.stop()
 
 
@@ -150,9 +157,9 @@ async def _initialize(server: LanguageServer, workspace: Path, style: Style) -> 
 
 
 async def _type_file(
-    session: _ReplaySession, job: TypingJob, workspace: Path, typing_options: TypingOptions, typed: TypedKeys
-) -> None:
-    editor, keys_left = session.editor, typing_options.keys
+    session: _ReplaySession, job: TypingJob, workspace: Path, typing_options: TypingOptions
+) -> TypedKeys:
+    editor, keys_left, typed = session.editor, typing_options.keys, TypedKeys()
     assert editor is not None
     language = language_of(job.name)
     editor.open((workspace / job.name).as_uri(), LANGUAGE_IDS.get(language, language), job.text)
@@ -165,6 +172,7 @@ async def _type_file(
         if keys_left <= 0:
             break
     editor.close()
+    return typed
 
 
 def _generated_tokens(client: Client) -> int | None:

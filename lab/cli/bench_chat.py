@@ -1,4 +1,4 @@
-"""Output of `localdflash bench speed` for a chat pair: tables, fields and exit code."""
+"""Output of `localdflash bench speed` for a chat pair: tables and fields."""
 
 from typing import Any
 
@@ -24,8 +24,14 @@ def is_chat_pair(pair: str, suite: str) -> bool:
     return False
 
 
-def show(result: dict[str, Any]) -> int:
-    """Print the result of `chat_run.run`; return the exit code: 1 if an output differs, else 0."""
+def has_different_outputs(result: dict[str, Any]) -> bool:
+    """Return whether an output with drafting differs from the output without."""
+    identical = [count.split("/") for count in result["identical"].values()]
+    return any(same != prompts for same, prompts in identical)
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print the result of `chat_run.run`."""
     rows = {**result["categories"], "overall": result["overall"]}
     modes = [mode for mode in result["overall"]["over_plain"] if mode != "forced"]
     print_table(
@@ -42,8 +48,6 @@ def show(result: dict[str, Any]) -> int:
     )
     print()
     print_fields(_fields(result))
-    identical = [count.split("/") for count in result["identical"].values()]
-    return int(any(same != prompts for same, prompts in identical))
 
 
 def _row(name: str, row: dict[str, Any], modes: list[str]) -> tuple[str, ...]:

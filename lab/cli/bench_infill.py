@@ -7,8 +7,14 @@ import click
 
 from localdflash.cli.options import completion_pair_options
 from localdflash.cli.output import print_fields, say
-from localdflash.lab import result_file
-from localdflash.lab.cli.bench_output import BenchProgress, check_outputs, connect_own_engine, json_option, limit_option
+from localdflash.lab.cli.bench_output import (
+    BenchProgress,
+    check_outputs,
+    connect_own_engine,
+    json_option,
+    limit_option,
+    saved_result,
+)
 
 
 @click.command()
@@ -18,15 +24,22 @@ from localdflash.lab.cli.bench_output import BenchProgress, check_outputs, conne
 @completion_pair_options
 @click.pass_context
 def command(ctx: click.Context, /, tasks_file: Path, limit: int | None, json_file: Path | None, **options: Any) -> int:
-    """Complete the tasks of a HumanEval-Infilling file (.jsonl, .jsonl.gz) and RUN THEIR TESTS in a sandbox."""
+    """Complete the tasks of a HumanEval-Infilling file (.jsonl, .jsonl.gz) and RUN THEIR TESTS in a sandbox.
+
+    After Ctrl-C or an error, the results so far are shown and saved.
+    """
     from localdflash.lab.bench import infill
 
     check_outputs(json_file)
     tasks = infill.load(tasks_file, limit)
     say(infill.warning(tasks_file))
     client = connect_own_engine(ctx, options, "completion")
-    with BenchProgress() as progress:
-        result = infill.run(client, tasks, progress.count)
+    with saved_result(json_file, _show) as result, BenchProgress() as progress:
+        infill.run(client, tasks, progress.count, result)
+    return 0
+
+
+def _show(result: dict[str, Any]) -> None:
     print_fields(
         [
             ("tasks", str(result["tasks"])),
@@ -38,5 +51,3 @@ def command(ctx: click.Context, /, tasks_file: Path, limit: int | None, json_fil
             ("outcomes", ", ".join(f"{count} {name}" for name, count in result["outcomes"].items())),
         ]
     )
-    result_file.write(json_file, result)
-    return 0

@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,6 +12,7 @@ import click
 from localdflash.base.errors import UsageError
 from localdflash.cli.options import requested_engine
 from localdflash.cli.output import say
+from localdflash.lab import result_file
 from localdflash.lab.cli.progress_line import ProgressLine
 from localdflash.models.config import load_config
 from localdflash.models.registry import defaults
@@ -110,6 +112,30 @@ def check_outputs(json_file: Path | None, picture: Path | None = None) -> None:
     if json_file:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.open("a").close()
+
+
+@contextmanager
+def saved_result(
+    json_file: Path | None,
+    show: Callable[[dict[str, Any]], None],
+    picture: Path | None = None,
+    draw: Callable[[dict[str, Any], Path], None] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Yield an empty result; at the end, also after Ctrl-C or an error, write, draw and show it unless it is empty.
+
+    A closed stdout does not prevent the files, and a full disk does not prevent the tables.
+    """
+    result = dict[str, Any]()
+    try:
+        yield result
+    finally:
+        if result:
+            try:
+                result_file.write(json_file, result)
+                if picture and draw:
+                    draw(result, picture)
+            finally:
+                show(result)
 
 
 def connect_own_engine(ctx: click.Context, options: dict[str, Any], role: "PairRole | None") -> "Client":

@@ -8,7 +8,6 @@ import click
 from localdflash.base.errors import UsageError
 from localdflash.cli.options import chat_pair_options, requested_engine
 from localdflash.cli.output import print_table
-from localdflash.lab import result_file
 from localdflash.lab.cli.bench_chat import is_chat_pair
 from localdflash.lab.cli.bench_output import (
     BenchProgress,
@@ -18,6 +17,7 @@ from localdflash.lab.cli.bench_output import (
     limit_option,
     picture_option,
     repeats_option,
+    saved_result,
     suite_option,
 )
 
@@ -68,29 +68,26 @@ def _bench_chat(
 ) -> int:
     from localdflash.lab.bench.chat.chat_picture import draw
     from localdflash.lab.bench.chat.chat_run import run
-    from localdflash.lab.cli.bench_chat import show
+    from localdflash.lab.cli.bench_chat import has_different_outputs, show
     from localdflash.models.load_options import Options
 
     engine = requested_engine(ctx, options)
-    result, code = dict[str, Any](), 0
-    try:
-        with BenchProgress() as progress:
-            run(Options(**options), engine, limit, repeats, progress, result)
-    finally:
-        if "overall" in result:
-            code = show(result)
-            result_file.write(json_file, result)
-            if picture:
-                draw(result, picture)
-    return code
+    with saved_result(json_file, show, picture, draw) as result, BenchProgress() as progress:
+        run(Options(**options), engine, limit, repeats, progress, result)
+    return int(has_different_outputs(result))
 
 
 def _bench_code(limit: int | None, repeats: int, json_file: Path | None, options: dict[str, Any]) -> int:
     from localdflash.lab.bench.bench_run import run
     from localdflash.models.load_options import Options
 
-    with BenchProgress() as progress:
-        result = run(Options(**options), limit, repeats, progress)
+    with saved_result(json_file, _show_code) as result, BenchProgress() as progress:
+        result.update(run(Options(**options), limit, repeats, progress))
+    same, total = result["overall"]["identical"].split("/")
+    return 0 if same == total else 1
+
+
+def _show_code(result: dict[str, Any]) -> None:
     rows = {**result["categories"], "overall": result["overall"]}
     print_table(
         ("CATEGORY", "PLAIN TOK/S", "PLAIN, BEST BACKEND", "TOK/S", "SPEED-UP", "TAU", "IDENTICAL", "FIRST TOKEN MS"),
@@ -111,6 +108,3 @@ def _bench_code(limit: int | None, repeats: int, json_file: Path | None, options
     if result["verify"]:
         costs = [f"{width} {cost:.2f}" for width, cost in result["verify"]["over_ar"].items()]
         print(f"verify step by width, relative to a single-token step: {', '.join(costs)}")
-    result_file.write(json_file, result)
-    same, total = rows["overall"]["identical"].split("/")
-    return 0 if same == total else 1

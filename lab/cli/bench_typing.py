@@ -11,7 +11,6 @@ from localdflash.base.errors import UsageError
 from localdflash.cli import shell_completion
 from localdflash.cli.options import completion_pair_options
 from localdflash.cli.output import print_fields, print_table
-from localdflash.lab import result_file
 from localdflash.lab.cli.bench_output import (
     BenchProgress,
     check_outputs,
@@ -19,6 +18,7 @@ from localdflash.lab.cli.bench_output import (
     json_option,
     limit_option,
     picture_option,
+    saved_result,
 )
 from localdflash.text.sanitize import printable
 
@@ -64,6 +64,7 @@ def command(
     """Type parts of FILEs, or the lines that a commit added, or parts of held-out files, through the language server.
 
     Reports the keystrokes saved and the latency of suggestions. Exit code 1 if a stale suggestion was shown.
+    After Ctrl-C or an error, the results so far are shown and saved.
     """
     from localdflash.lab.bench import typing, typing_replay
     from localdflash.lab.bench import typing_picture as pictures
@@ -84,15 +85,19 @@ def command(
         if not jobs:
             raise UsageError(f"commit {revision}: it added no lines to a text file")
         client = connect_own_engine(ctx, options, "completion")
-        with BenchProgress() as progress:
+        replay = typing_replay.TypingReplay()
+
+        def draw(_: dict[str, Any], path: Path) -> None:
+            pictures.draw(replay, path)
+
+        with saved_result(json_file, show, picture, draw) as result, BenchProgress() as progress:
             seconds = len(jobs) * keys * SECONDS_PER_KEY / speed
             progress.plan(seconds, f"{len(jobs)} files, {keys} keys each: {describe_duration(seconds)} at most.")
-            replay = typing_replay.run(jobs, Path(folder), client, typing_options, progress.count)
-    result = typing.report(replay, typing_options)
-    show(result)
-    result_file.write(json_file, result)
-    if picture:
-        pictures.draw(replay, picture)
+            try:
+                typing_replay.run(jobs, Path(folder), client, typing_options, replay, progress.count)
+            finally:
+                if replay.files:
+                    result.update(typing.report(replay, typing_options))
     return 1 if result["overall"]["stale"] else 0
 
 

@@ -94,11 +94,12 @@ def target(
     from localdflash.models.shapes.decoder_config import DecoderConfig
 
     tokenizer, data = tokenizer_of(folder), Dataset.load(folder / "corpus" / "train")
+    held_out = training.held_out_rows(Dataset.load(folder / "corpus" / "held_out"))
     vocab_size = tokenizer.get_vocab_size() + len(SPECIALS)
     shape = DecoderConfig(vocab_size, hidden, layers, hidden // 64, max(1, hidden // 128), 64, mlp)
     run = training.TargetRun(shape, TrainingBudget(minutes, learning_rate, seed), batch_tokens, micro_tokens)
     model = training.train(run, data, folder / "target", training_device)
-    loss = training.held_out_loss(model, Dataset.load(folder / "corpus" / "held_out"))
+    loss = training.held_out_loss(model, held_out)
     print(f"\nheld-out loss {loss:.3f} nats a token", file=sys.stderr)
     from localdflash.lab.train.pair_export import write_target
 

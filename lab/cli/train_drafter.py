@@ -74,9 +74,11 @@ IN_PROMPT = 12  # anchors (positions where drafts start) in a completion's promp
 @click.option(
     "--start",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Start from this drafter instead of the pair's.",
+    help="Start a new run from this drafter instead of the pair's.",
 )
-@click.option("--fresh", is_flag=True, help="Start from the target's last blocks instead of the pair's drafter.")
+@click.option(
+    "--fresh", is_flag=True, help="Start a new run from the target's last blocks instead of the pair's drafter."
+)
 @click.option("--layers", type=click.IntRange(1), help="Blocks of the drafter; by default 3, with --pair 1.")
 @click.option(
     "--block-size", type=click.IntRange(2, 64), default=8, show_default=True, help="Slots of a draft, anchor included."
@@ -122,10 +124,10 @@ IN_PROMPT = 12  # anchors (positions where drafts start) in a completion's promp
 @seed_option
 @click.pass_context
 def drafter(ctx: click.Context, /, folder: Path, pair: str | None, **options: Any) -> int:
-    """Train a drafter and write it into FOLDER, as GGUF and as safetensors. A stopped run continues.
+    """Train a drafter and write it into FOLDER, as GGUF and as safetensors. A run that is in FOLDER continues.
 
     With --pair the target first answers prompts: questions about pinned packages, or of --prompts, --repository and
-    --my-chats, or with --completions code completions. --minutes is the training time of this call. Afterwards,
+    --my-chats, or with --completions code completions. Afterwards,
     `localdflash chat --pair FOLDER/target.gguf` uses the drafter.
     Without --pair the target is FOLDER/target.gguf, which `train target` wrote.
     """

@@ -17,7 +17,10 @@ threads_option = click.option(
     "--threads", type=click.IntRange(0, 1024), default=0, help="CPU threads; 0 lets torch choose."
 )
 minutes_option = click.option(
-    "--minutes", type=click.FloatRange(0, min_open=True), required=True, help="Time to train, restarts included."
+    "--minutes",
+    type=click.FloatRange(0, min_open=True),
+    required=True,
+    help="Training time of all calls together; of `drafter --pair`, of this call alone.",
 )
 prepare_option = click.option(
     "--prepare", is_flag=True, help="Only download and tokenize: FOLDER can then be trained on without a network."

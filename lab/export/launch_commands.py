@@ -18,6 +18,10 @@ from localdflash.models.registry.safe_names import Repository
 from localdflash.models.shapes.dflash_file import config_of_file
 
 KINDS = {"dflash": "draft-dflash", "dflash2": "draft-dflash", "dspark": "draft-dspark"}  # -> llama-server's --spec-type
+MISREADS_ANCHOR = (
+    "misreads drafters that propose from the anchor; train another with"
+    " `localdflash train drafter --fresh --first-slot mask`"
+)
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ def sglang(pair: PairEntry, options: ExportOptions) -> LaunchCommand:
 
 def llama_server(pair: PairEntry, options: ExportOptions) -> LaunchCommand:
     """Return the `llama-server` command; ModelError if it cannot run the pair."""
-    drafter = _drafter(pair)
+    drafter = _drafter(pair, "llama-server")
     if options.target is not None:
         raise UsageError("--target: only for vLLM and SGLang; llama-server runs the pair's own GGUF file")
     needs = [f"llama.cpp with --spec-type {KINDS[drafter.kind]}, as in llama-cpp-python 0.3.36"]
@@ -93,11 +97,6 @@ def llama_server(pair: PairEntry, options: ExportOptions) -> LaunchCommand:
     gguf = drafter.path.with_suffix(".gguf")
     if not gguf.is_file():
         needs.append(_describe_conversion(gguf, drafter))
-    elif drafter.kind == "dflash" and (config := config_of_file(gguf)).kind == "dflash" and config.from_anchor:
-        raise ModelError(
-            f"{gguf}: llama-server misreads drafters that propose from the anchor;"
-            " train one with --fresh --first-slot mask"
-        )
     argv += ["--spec-type", KINDS[drafter.kind], "--spec-draft-model", str(gguf)]
     argv += _flag_with_value("--spec-draft-n-max", _draft_tokens(drafter, options))
     argv += _flag_with_value("--ctx-size", options.context)
@@ -111,19 +110,27 @@ LAUNCHERS: dict[str, Callable[[PairEntry, ExportOptions], LaunchCommand]] = {
 }
 
 
-def _drafter(pair: PairEntry) -> DrafterSource:
-    if pair.drafter is None:
+def _drafter(pair: PairEntry, server: str) -> DrafterSource:
+    """Return the drafter; ModelError if there is none, or if its file proposes from the anchor."""
+    drafter = pair.drafter
+    if drafter is None:
         raise ModelError(f"no drafter is known for {pair.id!r}; name one with --drafter")
-    return pair.drafter
+    gguf = drafter.path.with_suffix(".gguf")
+    if drafter.kind == "dflash" and gguf.is_file():
+        config = config_of_file(gguf)
+        if config.kind == "dflash" and config.from_anchor:
+            raise ModelError(f"{gguf}: {server} {MISREADS_ANCHOR}")
+    return drafter
 
 
 def _published_drafter(pair: PairEntry, server: str) -> tuple[DrafterSource, str]:
     """Return the drafter and its repository; raise ModelError if the drafter is not published as safetensors."""
-    drafter = _drafter(pair)
+    drafter = _drafter(pair, server)
     if drafter.repository is None or drafter.format != "safetensors":
+        folder = "add --folder, or " if server == "vLLM" else ""
         raise ModelError(
-            f"{drafter.name}: {server} reads only safetensors from a Hugging Face repository; export {pair.id!r} to"
-            " llama-server"
+            f"{drafter.name}: {server} reads only safetensors from a Hugging Face repository; {folder}export"
+            f" {pair.id!r} to llama-server"
         )
     if drafter.kind == "dspark":
         raise ModelError(f"{drafter.name}: cannot export dspark drafters to {server}; export to llama-server")

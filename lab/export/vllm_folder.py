@@ -13,7 +13,7 @@ from localdflash.backends.reference import dflash_files
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.base.errors import ModelError, UsageError
-from localdflash.lab.export.launch_commands import LaunchCommand, vllm_serve
+from localdflash.lab.export.launch_commands import MISREADS_ANCHOR, LaunchCommand, vllm_serve
 from localdflash.lab.train.pair_export import write_drafter_safetensors, write_json
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.shapes.decoder_config import DecoderConfig
@@ -27,8 +27,8 @@ ARCHITECTURES = {"qwen3": "Qwen3ForCausalLM", "llama": "LlamaForCausalLM"}  # GG
 def write_pair(pair: LocalPair, folder: Path, draft_tokens: int | None, context: int | None) -> LaunchCommand:
     """Write the folders `target` and `drafter`, and return the command that serves them.
 
-    Before anything is written: ModelError if vLLM cannot run the target or the drafter, UsageError for too many
-    draft tokens.
+    Before anything is written: ModelError if vLLM cannot run the target or the drafter, UsageError for draft
+    tokens without a drafter, or for too many.
     """
     header = read_header(pair.target)
     config = decoder_config(header)
@@ -36,6 +36,8 @@ def write_pair(pair: LocalPair, folder: Path, draft_tokens: int | None, context:
     file = pair.drafter_safetensors or pair.drafter_gguf
     drafter = _load_drafter(file) if file else None
     max_tokens = drafter.config.drafts if drafter else 0
+    if draft_tokens and not drafter:
+        raise UsageError(f"--draft-tokens: no drafter is known for {pair.id!r}; name one with --drafter")
     if draft_tokens and draft_tokens > max_tokens:
         raise UsageError(f"--draft-tokens {draft_tokens}: the drafter of {pair.id!r} drafts at most {max_tokens}")
     target_folder, drafter_folder = folder.absolute() / "target", folder.absolute() / "drafter"
@@ -66,10 +68,7 @@ def _load_drafter(file: Path) -> DFlash:
     if model.config.kind != "dflash":
         raise ModelError(f"{file}: cannot write {model.config.kind} drafters for vLLM; export a published drafter")
     if model.config.from_anchor:
-        raise ModelError(
-            f"{file}: vLLM misreads drafters that propose from the anchor;"
-            " train one with `localdflash train drafter --fresh --first-slot mask`"
-        )
+        raise ModelError(f"{file}: vLLM {MISREADS_ANCHOR}")
     return model
 
 

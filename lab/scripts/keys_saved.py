@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from localdflash.lab import result_file
-from localdflash.lab.bench.editor import Trace
 from localdflash.lab.bench.passages import TypingJob, from_file
 from localdflash.lab.bench.typing import keystrokes, total
-from localdflash.lab.bench.typing_replay import TypingOptions, type_all
-from localdflash.lab.bench.typist import TypedKeys
+from localdflash.lab.bench.typing_replay import TypingOptions, TypingReplay, type_all
 from localdflash.lab.scripts.held_out_files import choose_files
 from localdflash.lab.scripts.support import virtual_time
 from localdflash.lab.scripts.support.near_server import NearServer
@@ -50,16 +48,17 @@ def main() -> None:
 
 def type_jobs(jobs: Sequence[TypingJob], typing_options: TypingOptions, engine: CompletionClient) -> dict[str, Any]:
     """Type all jobs; return the key counts and the shares of keystrokes saved."""
-    trace, files = Trace(), dict[str, TypedKeys]()
+    replay = TypingReplay()
 
     async def start(_: Path, on_notification: Any) -> NearServer:
         return NearServer(engine, on_notification)
 
     with tempfile.TemporaryDirectory() as folder:
-        virtual_time.run(type_all(start, jobs, Path(folder), typing_options, trace, files, lambda *_: None))
-    halves = [total(list(files.values())[at::2]) for at in (0, 1)]
+        virtual_time.run(type_all(start, jobs, Path(folder), typing_options, replay, lambda *_: None))
+    files, trace = list(replay.files.values()), replay.trace
+    halves = [total(files[at::2]) for at in (0, 1)]
     return {
-        **keystrokes(total(files.values())),
+        **keystrokes(total(files)),
         "halves": [keystrokes(half)["keystrokes_saved"] for half in halves],
         "shown": trace.shown,
         "rejected": trace.rejected,

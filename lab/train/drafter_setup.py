@@ -65,9 +65,11 @@ def prepare(
         drafter = drafter_pass.start_from(frozen, config, sizes).to(device)
         drafter_pass.fit_head_norms(drafter, frozen, next(source.endless(1, 64, rng, device=device)), sizes.to(device))
     run = StoredAnswersRun(drafter, frozen, sizes.to(device), run_folder, schedule)
+    if run.step:  # whatever `options.start` is
+        report(f"continuing {run_folder} from step {run.step}; for a new start, move that folder away")
     report(
         f"{len(source.training):,} answers to learn from, {len(source.held_out):,} held out,"
-        f" {stored.count_answer_tokens():,} answer tokens; step {run.step}"
+        f" {stored.count_answer_tokens():,} answer tokens"
     )
     return run, source
 

@@ -184,7 +184,8 @@ def train(work: DrafterWork, schedule: Schedule, reporter: Reporter) -> None:
             reporter.say(f"before: {before['held_out']:.3f} tokens per verify step on held-out prompts")
         run.train(source, work.minutes, reporter)
         if before and run.tau < before["held_out"]:
-            reporter.say(f"the drafter got worse ({run.tau:.3f}): keep the old one, or train on more such prompts")
+            taus = f"{before['held_out']:.3f} before, {run.tau:.3f} now"
+            reporter.say(f"the drafter got worse ({taus}): train on more such prompts")
         blocks = decoder_config(read_header(work.target)).num_hidden_layers
         export_drafter(run, run_folder, work.target, work.folder, blocks)
     if not os.path.lexists(work.folder / "target.gguf"):  # next to the drafter, so that one path loads both

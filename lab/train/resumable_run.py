@@ -107,10 +107,17 @@ class ResumableRun(ABC):
             ) from None
 
     def resume(self, device: torch.device | str = "cpu") -> None:
-        """Restore the checkpoint, if there is one, and trim the log; TrainingError if it belongs to another run."""
+        """Restore the checkpoint, if there is one, and trim the log; TrainingError if it belongs to another run.
+
+        Without a checkpoint a new run begins: the log of an earlier run is moved to the end of `log.old.jsonl`.
+        """
         if self.checkpoint.exists():
             self._load(device)
-        self._trim_log()
+            self._trim_log()
+        elif self.log.exists():
+            with self.log.with_suffix(".old.jsonl").open("ab") as old:
+                old.write(self.log.read_bytes())
+            self.log.unlink()
 
     def _load(self, device: torch.device | str) -> None:
         try:

@@ -3,8 +3,9 @@
 The last fifth runs at twice the row length, so that the model learns its whole context.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain, count, islice
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from localdflash.lab.train.dataset import Dataset
 from localdflash.lab.train.loop import TrainingBudget, TrainingRun, initialise
 from localdflash.models.shapes.decoder_config import DecoderConfig
 
+HELD_OUT_ROWS, HELD_OUT_LENGTH = 64, 512  # in a measurement; tokens of a row
 LONG_ROWS = 0.8  # share of the time after which rows are twice as long
 
 
@@ -34,14 +36,16 @@ class TargetRun:
 
 
 def rows(data: Dataset, length: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-    """Yield rows of `length` + 1 ids endlessly, each from the start of a random example."""
+    """Return an endless iterator over rows of `length` + 1 ids, each from the start of a random example.
+
+    TrainingError if no row is that long.
+    """
     starts = data.examples["start"]
     starts = starts[starts < len(data.tokens) - length - 1]
     if not len(starts):
         raise TrainingError(f"token files: no row of {length} tokens; use a larger corpus")
-    while True:
-        for start in rng.permutation(starts):
-            yield data.tokens[start : start + length + 1].astype(np.int64)
+    shuffled = chain.from_iterable(rng.permutation(starts) for _ in count())
+    return (data.tokens[start : start + length + 1].astype(np.int64) for start in shuffled)
 
 
 def loss_of(model: Decoder, batch: Tensor) -> Tensor:
@@ -79,10 +83,13 @@ def train(run: TargetRun, data: Dataset, folder: Path, device: str) -> Decoder:
     return model
 
 
+def held_out_rows(data: Dataset) -> Iterator[NDArray[np.int64]]:
+    """Return the rows for `held_out_loss`; TrainingError if the data are too short."""
+    return islice(rows(data, HELD_OUT_LENGTH, np.random.default_rng(0)), HELD_OUT_ROWS)
+
+
 @torch.inference_mode()
-def held_out_loss(model: Decoder, data: Dataset, count: int = 64, length: int = 512) -> float:
+def held_out_loss(model: Decoder, held_out: Iterable[NDArray[np.int64]]) -> float:
     """Return the mean loss over held-out rows, in nats per token."""
-    stream = rows(data, length, np.random.default_rng(0))
     device = next(model.parameters()).device
-    losses = [loss_of(model, torch.from_numpy(next(stream)[None]).to(device)).item() for _ in range(count)]
-    return float(np.mean(losses))
+    return float(np.mean([loss_of(model, torch.from_numpy(row[None]).to(device)).item() for row in held_out]))

@@ -27,12 +27,15 @@ REFERENCE_BYTES = 1 << 30  # larger targets do not run on the reference backend,
 def run(
     options: Options, spec: EngineSpec, limit: int | None, repeats: int, watcher: Watcher, result: dict[str, Any]
 ) -> None:
-    """Run all measurements and add them to `result`, which is `interrupted` until the end. `spec` starts the daemon."""
+    """Run all measurements and add them to `result`, which is `interrupted` until the end. `spec` starts the daemon.
+
+    `result` stays empty if the run ends before the first prompt is done.
+    """
     prompts, size = load(limit), size_of(limit)
-    result |= {"pair": options.pair, "suite": "chat", "threads": options.threads, "interrupted": True}
+    about: dict[str, Any] = {"pair": options.pair, "suite": "chat", "threads": options.threads, "interrupted": True}
     check_first(options)
     with LoadedPair(options) as loaded, open_chat_modes(loaded, options) as modes:
-        result |= {"backend": loaded.backend} | ({} if modes.hosts else {"device": hardware.describe_gpu()})
+        about |= {"backend": loaded.backend} | ({} if modes.hosts else {"device": hardware.describe_gpu()})
         bench = ChatBench(loaded, modes, prompts, repeats, size, watcher)
         try:
             bench.run_all()
@@ -40,7 +43,8 @@ def run(
                 watcher.done(0.0, "other backends")
                 bench.measurements["other_plain"] = _measure_other_backends(options, loaded, bench)
         finally:
-            result |= bench.measurements | _reports(bench)
+            if bench.results:
+                result |= about | bench.measurements | _reports(bench)
     watcher.done(0.0, "the daemon")
     daemon = replace(spec, options={**spec.options, "backend": result["backend"]})
     result["daemon"] = daemon_ttft.measure(daemon, size.cold, size.warm, lambda: watcher.done(0.0, "the daemon"))
@@ -48,9 +52,7 @@ def run(
 
 
 def _reports(bench: ChatBench) -> dict[str, Any]:
-    """Return the statistics by category and overall; empty before the first prompt is done."""
-    if not bench.results:
-        return {}
+    """Return the statistics by category and overall."""
     by_category = {name: [result for result in bench.results if result.category == name] for name in CATEGORIES}
     overall = report(bench.results)
     faster = [row["over_plain"] for row in bench.measurements.get("other_plain", {}).values()]

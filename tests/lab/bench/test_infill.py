@@ -1,5 +1,6 @@
 import gzip
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ class Daemon:
         assert path == "/complete"
         self.asked.append(body)
         text = self.texts.pop(0)
+        if text == "Ctrl-C":
+            raise KeyboardInterrupt
         if text == "too long":
             raise ContextOverflow(text)
         choice = {"text": text, "finish": "stop", "confidence": 0.5, "tokens": 4}
@@ -46,8 +49,10 @@ class Daemon:
 
 
 def results(daemon: Daemon, *lines: dict[str, str]) -> dict[str, Any]:
-    tasks = [Task(**line) for line in lines]
-    return run(daemon, tasks, lambda *_: None)  # type: ignore[arg-type]
+    tasks, result = [Task(**line) for line in lines], dict[str, Any]()
+    with suppress(KeyboardInterrupt):
+        run(daemon, tasks, lambda *_: None, result)  # type: ignore[arg-type]
+    return result
 
 
 def test_the_report_has_exact_match_similarity_and_pass_rate() -> None:
@@ -60,6 +65,14 @@ def test_the_report_has_exact_match_similarity_and_pass_rate() -> None:
     assert report["latency_ms"]["p50"] > 0
     assert set(report["sandbox"]) == {"limits", "network", "files", "processes"}
     assert [line["outcome"] for line in report["results"]] == ["passed", "passed", "failed", "failed"]
+    assert not report["interrupted"]
+
+
+def test_an_interrupted_run_keeps_the_results_so_far() -> None:
+    report = results(Daemon(" 0", " x * 2", "Ctrl-C"), SPAN, SPAN, SPAN)
+    assert (report["interrupted"], report["tasks"], report["pass_at_1"]) == (True, 2, 0.5)
+    assert [line["outcome"] for line in report["results"]] == ["failed", "passed"]
+    assert results(Daemon("Ctrl-C"), SPAN) == {}
 
 
 GOOD = json.dumps(LINE).encode() + b"\n"

@@ -80,6 +80,19 @@ def test_a_different_output_gives_exit_code_one(
     assert identical in done.out
 
 
+def test_a_closed_pipe_loses_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(*_: Any) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(bench, "run", lambda *_arguments: result_with("7/7"))
+    monkeypatch.setattr(bench_speed, "print_table", closed)
+    with pytest.raises(BrokenPipeError):
+        bench_speed.command.main(
+            ["--pair", "embedded", "--json", str(tmp_path / "a.json")], standalone_mode=False, obj={}
+        )
+    assert json.loads((tmp_path / "a.json").read_text()).items() >= result_with("7/7").items()
+
+
 def test_the_default_pair_is_the_chat_pair(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[str]()
 

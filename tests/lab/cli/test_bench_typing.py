@@ -1,13 +1,16 @@
 """`bench typing` and `bench infill` from the command line: real processes, small inputs."""
 
 import json
+import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from localdflash.lab.cli.bench_output import BenchProgress
 from localdflash.lab.scripts.support import instant_engine
 from tests.lab.bench.test_infill import LINE
 from tests.support import daemons
@@ -49,6 +52,25 @@ def test_typing_with_an_engine_that_knows_the_text(oracle: Path, run: Callable[.
     assert [line.split()[0] for line in done.out.splitlines()[:3]] == ["FILE", "size.py", "overall"]
     assert "stale" in done.out
     assert picture.stat().st_size > 1000
+
+
+@pytest.mark.system
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.filterwarnings(daemons.DROPPED_SOCKET)
+def test_ctrl_c_keeps_the_files_that_were_typed(
+    oracle: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result, other = oracle.with_suffix(".json"), oracle.with_name("other.py")
+    other.write_text(WHOLE)
+    monkeypatch.setattr(BenchProgress, "count", lambda *_: signal.raise_signal(signal.SIGINT))
+    arguments = ("--speed", 2, "--keys", 60, "--json", result, "--picture", oracle.with_suffix(".svg"))
+    done = run("bench", "typing", f"{oracle}:5", f"{other}:5", *arguments)
+    assert done.code == 130, done.err
+    report = json.loads(result.read_text())
+    assert (report["interrupted"], list(report["files"])) == (True, ["size.py"])
+    assert report["overall"]["keystrokes_saved"] > 0.5
+    assert [line.split()[0] for line in done.out.splitlines()[:3]] == ["FILE", "size.py", "overall"]
+    assert oracle.with_suffix(".svg").stat().st_size > 1000
 
 
 @pytest.mark.parametrize(

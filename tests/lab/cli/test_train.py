@@ -6,8 +6,9 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
@@ -122,6 +123,35 @@ def test_sizes_that_cannot_be_trained_are_refused(
     option: str, value: str, reason: str, folder: Path, fails: Callable[..., str]
 ) -> None:
     assert reason in fails(2, "train", "target", folder, *SECONDS, *SHAPE, option, value)
+
+
+@pytest.mark.parametrize(
+    ("split", "kept_examples", "reason"),
+    [("held_out", 0, "no row of 512 tokens"), ("train", 1, "no row of 1024 tokens")],
+)
+def test_too_small_a_corpus_is_refused_before_the_training(
+    split: str,
+    kept_examples: int,
+    reason: str,
+    folder: Path,
+    fails: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def train(*_: Any) -> NoReturn:
+        pytest.fail("the training began")
+
+    monkeypatch.setattr(loop.TrainingRun, "train", train)
+    examples = np.load(folder / "corpus" / split / "examples.npy")
+    tokens = np.fromfile(folder / "corpus" / split / "tokens.bin", np.uint32)
+    np.save(folder / "corpus" / split / "examples.npy", examples[:kept_examples])
+    tokens[: 700 * kept_examples + 1].tofile(folder / "corpus" / split / "tokens.bin")
+    assert reason in fails(1, "train", "target", folder, *SECONDS, *SHAPE)
+
+
+@pytest.mark.parametrize("step", ["target", "drafter"])
+def test_help_says_which_time_minutes_are(step: str, run: Callable[..., Any]) -> None:
+    shown = " ".join(run("train", step, "--help").out.split())
+    assert "Training time of all calls together; of `drafter --pair`, of this call alone." in shown
 
 
 def test_a_missing_step_is_named(folder: Path, fails: Callable[..., str], tmp_path: Path) -> None:

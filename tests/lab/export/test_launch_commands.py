@@ -88,7 +88,16 @@ def test_a_named_target(engine: str, pair: PairEntry, tmp_path: Path) -> None:
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("vllm", {"drafter": None}, "no drafter is known for 'qwen3-4b'; name one with --drafter"),
-    ("vllm", {"drafter": DrafterSource(None, "/d.safetensors")}, "vLLM reads only safetensors from a Hugging"),
+    (
+        "vllm",
+        {"drafter": DrafterSource(None, "/d.safetensors")},
+        "vLLM reads only safetensors from a Hugging .*; add --folder, or export 'qwen3-4b' to llama-server",
+    ),
+    (
+        "sglang",
+        {"drafter": DrafterSource(None, "/d.safetensors")},
+        "SGLang reads only safetensors from a Hugging .*; export 'qwen3-4b' to llama-server",
+    ),
     (
         "sglang",
         {"drafter": DrafterSource("a/b", "d.safetensors")},
@@ -111,6 +120,13 @@ def test_what_an_engine_cannot_run_is_refused(
     with pytest.raises(ModelError, match=message) as raised:
         LAUNCHERS[engine](replace(pair, **other), ExportOptions())
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("engine", "name"), [("vllm", "vLLM"), ("sglang", "SGLang"), ("llama-server", "llama-server")])
+def test_a_drafter_that_every_engine_misreads_is_exported_to_none(engine: str, name: str) -> None:
+    message = f"{name} misreads drafters .* train another with `localdflash train drafter --fresh --first-slot mask`"
+    with pytest.raises(ModelError, match=message):
+        LAUNCHERS[engine](load_registry().pair("smollm2-135m"), ExportOptions())
 
 
 def test_names_are_quoted_and_control_characters_refused(pair: PairEntry, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from localdflash.backends.reference import dflash_files
 from localdflash.backends.reference.decoder import causal
 from localdflash.backends.reference.gguf_decoder import load_decoder
-from localdflash.base.errors import ModelError
+from localdflash.base.errors import ModelError, UsageError
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.stats import Stats
 from localdflash.lab.bench import prompt_set
@@ -86,6 +86,11 @@ def test_a_drafter_that_proposes_from_the_anchor_is_refused(tmp_path: Path, gguf
     with pytest.raises(ModelError, match="propose from the anchor"):
         write_pair(pair, tmp_path / "out", None, None)
     assert not (tmp_path / "out").exists()
+
+
+def test_draft_tokens_need_a_drafter(tmp_path: Path, gguf: Path) -> None:
+    with pytest.raises(UsageError, match="--draft-tokens: no drafter is known for 'mine'"):
+        write_pair(LocalPair("mine", gguf, None, None, None), tmp_path / "out", 4, None)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from localdflash.lab.train.training_needs import TrainingNeeds, needs
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig
+from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.models.shapes.fingerprint import fingerprint_of
 from localdflash.models.weights.gguf import read_header
 from tests.support.reports import RecordedReport
@@ -199,6 +201,15 @@ def test_a_resumed_log_has_no_partial_line_and_no_step_twice(folder: Path, tiny_
     assert (tmp_path / "training.png").exists()
 
 
+def test_a_new_start_does_not_continue_a_run_silently(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
+    run, _, reports = prepared(folder, tiny_pair, tmp_path)
+    assert not any("continuing" in line for line in reports.lines)
+    run.step = 10
+    run.save()
+    _, _, reports = prepared(folder, tiny_pair, tmp_path)
+    assert f"continuing {tmp_path} from step 10; for a new start, move that folder away" in reports.lines
+
+
 def test_a_resumed_run_keeps_the_size_of_its_short_vocabulary(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
     prepared(folder, tiny_pair, tmp_path)
     options = DrafterOptions(1, 8, 200, own_short=True)
@@ -233,6 +244,21 @@ def test_the_exported_drafter_proposes_the_trained_tokens(folder: Path, tiny_pai
         with torch.inference_mode():
             served_logits = block_logits(drafter, load_decoder(path), batch)[0, 0, 1:, short]
         assert (served_logits - trained).abs().max() < error * trained.abs().max()
+
+
+def test_a_worse_drafter_is_reported(
+    folder: Path, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StoredAnswersRun, "measure", lambda *_: {"held_out": 2.0})
+    monkeypatch.setattr(StoredAnswersRun, "train", lambda run, *_: setattr(run, "tau", 1.5))
+    shutil.copytree(folder, tmp_path / "work")
+    work = DrafterWork(tmp_path / "work", tiny_pair / "target.gguf", DrafterOptions(1, 8, 300), 1000, 0.01)
+    reports = RecordedReport()
+    drafter_stages.train(work, QUICK, reports)
+    config = config_of_file(work.folder / "drafter.gguf")
+    assert config.trained_for
+    assert config.trained_for.tau == 1.5  # the worse one, which replaces an older file
+    assert reports.lines[-1] == "the drafter got worse (2.000 before, 1.500 now): train on more such prompts"
 
 
 def test_one_process_at_a_time_trains_in_a_folder(tiny_pair: Path, tmp_path: Path) -> None:

@@ -114,6 +114,7 @@ def test_an_interrupted_run_resumes_exactly(clock: Clock, tmp_path: Path) -> Non
 
 def test_a_log_that_ends_within_a_line_is_repaired(clock: Clock, tmp_path: Path) -> None:
     model = make()
+    TrainingRun(model, TrainingBudget(1.0, 0.05), tmp_path).save()
     (tmp_path / "loss.jsonl").write_text('{"step": 10, "lo')
     TrainingRun(model, TrainingBudget(1.0, 0.05), tmp_path).train(learn(model, clock))
     logged = [json.loads(line)["step"] for line in (tmp_path / "loss.jsonl").read_text().splitlines()]
@@ -170,6 +171,21 @@ class Run(ResumableRun):
                 self.weight += 1
                 self.now += 2.0
             self.save_if_due()
+
+
+def test_a_new_run_in_the_folder_keeps_the_logs_of_earlier_runs(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / "last.pt").unlink(missing_ok=True)  # as a message advises
+        run = Run(tmp_path)
+        run.learn(5)
+        run._log({"loss": number})
+        run.save()
+    Run(tmp_path)
+    logs = [(tmp_path / name).read_text().splitlines() for name in ("log.old.jsonl", "log.jsonl")]
+    assert [[json.loads(line)["loss"] for line in lines] for lines in logs] == [[1], [2]]
+    (tmp_path / "last.pt").unlink()
+    assert not Run(tmp_path).log.exists()
+    assert len((tmp_path / "log.old.jsonl").read_text().splitlines()) == 2
 
 
 @pytest.mark.parametrize(("ends_by", "kept"), [(KeyboardInterrupt(), 2), (ValueError(), 0)])
