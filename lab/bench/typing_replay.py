@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +66,13 @@ def run(
         path = workspace / job.name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(job.text, encoding="utf-8")
-    tokens_before, requests_before = _generated_tokens(client), client.get("/ps").get("requests")
+    tokens_before, before = _generated_tokens(client), client.get("/ps?role=completion")
+    requests_before = before.get("requests")
+    # The language server must not replace the fallback pair, if that is to be measured.
+    start = partial(_start, ("--pair", before["options"]["pair"]))
     began = time.perf_counter()
     try:
-        asyncio.run(type_all(_start, jobs, workspace, typing_options, replay, count))
+        asyncio.run(type_all(start, jobs, workspace, typing_options, replay, count))
         replay.interrupted = False
     finally:
         replay.seconds = time.perf_counter() - began
@@ -84,8 +88,9 @@ def run(
         }
 
 
-async def _start(workspace: Path, on_notification: NotificationHandler) -> LanguageServer:
-    return await LanguageServer.start((sys.executable, "-P", "-c", PROGRAM, "lsp"), str(workspace), on_notification)
+async def _start(options: Sequence[str], workspace: Path, on_notification: NotificationHandler) -> LanguageServer:
+    command = (sys.executable, "-P", "-c", PROGRAM, "lsp", *options)
+    return await LanguageServer.start(command, str(workspace), on_notification)
 
 
 async def type_all(

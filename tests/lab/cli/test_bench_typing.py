@@ -93,6 +93,18 @@ def test_invalid_options_are_refused_before_anything_starts(
 
 @pytest.mark.system
 @pytest.mark.filterwarnings(daemons.DROPPED_SOCKET)
+def test_the_embedded_pair_is_not_replaced_while_it_is_measured(
+    short_home: Path, file: Path, run: Callable[..., Any], tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALDFLASH_COMPLETION_PAIR", tiny[1])
+    result = file.with_suffix(".json")
+    done = run("bench", "typing", file, "--pair", "embedded", "--speed", 10, "--keys", 10, "--json", result)
+    assert done.code == 0, done.err
+    assert json.loads(result.read_text())["engine"]["pair"] == "embedded"
+
+
+@pytest.mark.system
+@pytest.mark.filterwarnings(daemons.DROPPED_SOCKET)
 @pytest.mark.usefixtures("short_home")
 def test_infilling(run: Callable[..., Any], tiny: tuple[str, ...], tmp_path: Path) -> None:
     tasks, result = tmp_path / "tasks.jsonl", tmp_path / "result.json"
