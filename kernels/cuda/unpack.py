@@ -1,8 +1,9 @@
-"""Unpacks planes to float16 operands inside a kernel: one tile of words [R, BN] to four tiles [R, BN], exactly.
+"""Unpacks planes to float16 operands inside a kernel: a tile of words [R, BN] to four tiles [R, BN].
 
 Integers are not converted. OR-ing a code of at most ten bits into the mantissa of 1024.0 (0x6400) gives the float16
-number 1024 + code, or four bits further left 1024 + 16 * code, and one packed multiply-add subtracts the offset. The
-assembly works on any two packed elements of a tile; the interpreter takes the branches without assembly.
+number 1024 + code, or four bits further left 1024 + 16 * code, and one packed multiply-add subtracts the offset. All
+results are exact but some of Q6_K, see `unpack_scaled`. The assembly works on any two packed elements of a tile; the
+interpreter takes the branches without assembly.
 """
 
 import triton
@@ -170,7 +171,7 @@ def _affine(raised, STEP: tl.constexpr, ZERO: tl.constexpr):
 
 @triton.jit
 def _scale(raised, scales, HALF: tl.constexpr, STEP: tl.constexpr, ZERO: tl.constexpr):
-    """Multiply STEP * (code - ZERO) by the low (0) or high (1) half of scales int32, a float16 number each."""
+    """Return (code - ZERO) * byte / TINY from STEP * code / TINY, and byte / STEP in half HALF of scales int32."""
     text: tl.constexpr = scale_asm(HALF, STEP, ZERO)
     return tl.inline_asm_elementwise(text, "=r,r,r,r", [raised, scales], dtype=tl.float16, is_pure=True, pack=2)
 
