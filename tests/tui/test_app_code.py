@@ -147,7 +147,7 @@ def _suspended() -> Iterator[None]:
 @SHELL
 async def test_message_is_edited_in_the_editor(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     editor = tmp_path / "my editor"
-    editor.write_text("#!/bin/sh\ncat $2 > seen; printf 'one\\ntwo\\n' > $2\n")
+    editor.write_text("#!/bin/sh\nkill -INT $PPID; cat $2 > seen; printf 'one\\ntwo\\n' > $2\n")  # Ctrl-C in the editor
     editor.chmod(0o700)
     monkeypatch.setenv("EDITOR", f"'{editor}' -x")
     monkeypatch.delenv("VISUAL", raising=False)

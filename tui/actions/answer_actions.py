@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shlex
+import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -333,10 +334,13 @@ class AnswerActions(ContextActions):
             file = Path(folder) / "message.md"
             file.write_text(text, encoding="utf-8", errors="replace")
             with self.suspend():
+                before = signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the editor
                 try:
                     code = subprocess.run([*shlex.split(editor), str(file)], check=False).returncode
                 except (OSError, ValueError) as error:
                     raise UsageError(f"{editor}: cannot be run: {error}") from error
+                finally:
+                    signal.signal(signal.SIGINT, before)
             if code:
                 raise UsageError(f"{editor} ended with exit code {code}: your message is unchanged")
             return file.read_text(encoding="utf-8", errors="replace").removesuffix("\n")
