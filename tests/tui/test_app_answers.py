@@ -104,6 +104,20 @@ async def test_failed_retry_or_edit_keeps_the_previous_answer(keys: list[str], p
         assert app.prompt.text == prompt
 
 
+async def test_retry_of_a_chat_that_is_no_longer_shown_does_nothing() -> None:
+    async with chat() as (pilot, app, answerer):
+        await ask_and_wait(pilot, "one?")
+        answerer.script = [AnswerPiece("Half ", STEP), None]
+        await type_and_send(pilot, "two?")
+        await answerer.waits.wait()
+        app.action_retry()
+        app.action_new()
+        await wait_until(pilot, lambda: not app.talk.messages)
+        await pilot.pause()
+        assert len(answerer.requests) == 2
+        assert not app.talk.is_answering
+
+
 async def test_message_sent_during_an_answer_is_queued() -> None:
     async with chat(AnswerPiece("It ", STEP), None) as (pilot, app, answerer):
         await type_and_send(pilot, "why?")

@@ -111,12 +111,12 @@ class AnswerActions(ContextActions):
         `undo`: state to restore if a retry or an edit fails before any text was received.
         """
         self._is_starting = True
-        self._answer(continue_last, undo)
+        self._answer(self.talk.messages, continue_last, undo)
 
     @in_background
-    async def _answer(self, continue_last: bool, undo: _Undo | None) -> None:
+    async def _answer(self, chat: list[Message], continue_last: bool, undo: _Undo | None) -> None:
         self._is_starting = False
-        if self.talk.is_answering:
+        if self.talk.is_answering or chat is not self.talk.messages:  # another chat was opened meanwhile
             return
         self.errors.clear()
         if not continue_last:
