@@ -223,19 +223,34 @@ async def test_rejected_summary_returns_the_question(how: str) -> None:
         assert (app.talk.summary, app.talk.dropped, app.chats_loading) == ("", 0, 0)
 
 
+@pytest.mark.parametrize(("key", "left"), [("ctrl+n", []), ("ctrl+r", ["one?", "It is.", "two?", "It is."])])
+async def test_new_chat_or_retry_stops_the_summary(key: str, left: list[str]) -> None:
+    async with chat() as (pilot, app, answerer):
+        await overflow(pilot, app, answerer)
+        answerer.script = [None]
+        await pilot.press("s")
+        await answerer.waits.wait()
+        answerer.script = list(ANSWER)
+        await pilot.press(key)
+        await wait_until(pilot, lambda: app.prompt.text == "three?" and not app.chats_loading)
+        await wait_until(pilot, lambda: texts(app) == left)
+        assert not app.is_covered
+
+
 async def test_message_sent_while_the_context_is_measured_is_queued() -> None:
     async with chat() as (pilot, app, answerer):
         await ask_and_wait(pilot, "one?", "two?")
-        is_measured, count = asyncio.Event(), answerer.count
+        begins, is_measured, count = asyncio.Event(), asyncio.Event(), answerer.count
 
         async def count_later(*messages: Any, **options: Any) -> int | None:
+            begins.set()
             await is_measured.wait()
             return cast("int | None", await count(*messages, **options))
 
         answerer.count, answerer.script = count_later, [ContextOverflow("the prompt has 1100 tokens")]
         answerer.tokens = 200
         await type_and_send(pilot, "three?")
-        await wait_until(pilot, lambda: not app.talk.is_answering)
+        await begins.wait()
         await type_and_send(pilot, "four?")
         assert [text for text, _ in app.queued] == ["four?"]
         is_measured.set()
