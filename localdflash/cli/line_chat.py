@@ -5,7 +5,6 @@ import sys
 from base64 import b64encode
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from localdflash.chat import model_list, project
 from localdflash.chat.attachable_files import AttachableFiles
 from localdflash.chat.mentions import attach_mentions
 from localdflash.chat.messages import Attachment, Message
+from localdflash.chat.sampling_settings import SETTINGS
 from localdflash.chat.shell_command import parse_command, run_command
 from localdflash.cli.console_chat import ConsoleChat, Show, print_answer
 from localdflash.cli.word_wrap import say
@@ -213,10 +213,7 @@ class LineChat:
         if assignment:
             name, _, value = assignment.replace("=", " ").partition(" ")
             self._chat.talk.settings = self._chat.talk.settings.with_value(name, value)
-        settings = asdict(self._chat.talk.settings)
-        if settings["seed"] is None:
-            settings["seed"] = "none"
-        say(", ".join(f"{name} {'auto' if value is None else value}" for name, value in settings.items()))
+        say(", ".join(f"{name} {self._chat.talk.settings.format_value(name)}" for name in SETTINGS))
 
     def do_think(self, value: str = "") -> None:
         """Turn the model's reasoning on or off."""

@@ -151,6 +151,7 @@ def test_model_command(chat: RunChat, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_settings_and_instructions(chat: RunChat, engine: ScriptedEngine) -> None:
     text = chat("/set temperature 0.5", "/set seed 3", "/set heat 1", "/system Be brief.", "/think off", "why?")
     assert "temperature 0.5, top_k auto" in text
+    assert "thinking off" in text
     assert "'heat'" in text
     assert contents(engine.asked[0]) == ["Be brief.", "why?"]
     assert (engine.asked[0]["temperature"], engine.asked[0]["seed"]) == (0.5, 3)
