@@ -54,6 +54,32 @@ async def test_model_with_a_wrong_name_does_not_stop_the_answer() -> None:
         assert app.talk.messages[-1].finish == "cancelled"
 
 
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_message_sent_while_a_model_loads_is_answered_by_that_model(is_cancelled: bool) -> None:
+    async with chat() as (pilot, app, answerer):
+        begins, is_loaded, load = asyncio.Event(), asyncio.Event(), answerer.load
+
+        async def load_later(pair: str) -> object:
+            begins.set()
+            await is_loaded.wait()
+            return await load(pair)
+
+        answerer.load = load_later
+        await command(pilot, "/model right")
+        await begins.wait()
+        await type_and_send(pilot, "why?")
+        assert not answerer.requests
+        assert "your message is sent when the model is loaded" in screen_text(app)
+        if is_cancelled:
+            await pilot.press("escape")
+            await wait_until(pilot, lambda: app.prompt.text == "why?")
+            assert not answerer.requests
+            return
+        is_loaded.set()
+        await wait_until(pilot, lambda: texts(app) == ["why?", "It is."])
+        assert "why?" in screen_text(app).partition("right is loaded")[2]
+
+
 async def test_ctrl_c_clears_the_prompt_before_it_quits() -> None:
     async with chat() as (pilot, app, _answerer):
         await ask_and_wait(pilot)

@@ -93,6 +93,8 @@ class AnswerActions(ContextActions):
             self._read_ahead_worker.cancel()  # the answer must not wait for the prefill of another text
         if is_answering := self.talk.is_answering or self._is_starting:
             self.say("your message is sent when this answer is done; Esc stops the answer")
+        elif self.cancellable_task:
+            self.say("your message is sent when the model is loaded")
         if is_answering or self.chats_loading:
             self.queued.append((text, attachments))
             return

@@ -35,11 +35,13 @@ class ModelActions(ChatAppBase):
         await self.talk.answerer.check_model(chosen)  # an error here does not stop the answer
         await self.talk.stop_and_wait()
         self.say(f"loading {chosen} …")
-        if not (info := await self.run_until_esc(self.talk.answerer.load(chosen))):
-            self.say(f"loading {chosen} was cancelled")
-            return
-        parts = (f"{info.pair} is loaded: {info.context} tokens of context", info.rows, info.notice)
-        self.say("; ".join(filter(None, parts)))
+        async with self.loading_chat():
+            if not (info := await self.run_until_esc(self.talk.answerer.load(chosen))):
+                self.say(f"loading {chosen} was cancelled")
+                self.send_queued(stopped=True)
+                return
+            parts = (f"{info.pair} is loaded: {info.context} tokens of context", info.rows, info.notice)
+            self.say("; ".join(filter(None, parts)))
         self.refresh_status()
         self.count_used()
 
