@@ -177,14 +177,16 @@ class LineChat:
 
     def do_model(self, name: str = "") -> None:
         """List the models, or load one."""
-        if name:
-            try:
-                info = self._chat.wait(self._chat.talk.answerer.load(name))
-            except KeyboardInterrupt:
-                say(f"{name} is not loaded")
-                return
-            say("; ".join(filter(None, (f"{info.pair} is loaded: {info.context} tokens of context", info.notice))))
-            return
+        try:
+            self._load_model(name) if name else self._list_models()
+        except KeyboardInterrupt:
+            say(f"{name} is not loaded" if name else "")
+
+    def _load_model(self, name: str) -> None:
+        info = self._chat.wait(self._chat.talk.answerer.load(name))
+        say("; ".join(filter(None, (f"{info.pair} is loaded: {info.context} tokens of context", info.notice))))
+
+    def _list_models(self) -> None:
         for row in self._chat.wait(model_list.list_models()):
             state = "" if row.is_downloaded else "not downloaded"
             marks = (row.memory, state, row.why_not and f"cannot run on this machine: {row.why_not}")
