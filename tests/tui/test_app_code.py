@@ -197,9 +197,6 @@ async def test_project_instructions_are_sent_once_allowed(folder: Path, tmp_path
 
 async def test_find_searches_upwards() -> None:
     async with chat() as (pilot, app, _answerer):
-        await pilot.press("ctrl+f")
-        await wait_until(pilot, lambda: app.prompt.text == "/find ")
-        app.prompt.text = ""
         for number in range(3):
             await ask_and_wait(pilot, f"Needle {number}? " + "word " * 90)
         for at in (3, 2, 1):
