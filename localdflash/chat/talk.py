@@ -85,6 +85,11 @@ class Talk:
         return "\n\n".join(filter(None, (self.project, self.system, summary)))
 
     @property
+    def has_unsaved_messages(self) -> bool:
+        """Return whether messages could not be stored."""
+        return bool(self._saver.unsaved)
+
+    @property
     def is_answering(self) -> bool:
         """Return whether an answer is being generated or stored."""
         return self._answering.locked()
