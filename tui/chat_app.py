@@ -82,7 +82,7 @@ class ChatCommands(Provider):
     def _run(self, command: Command) -> None:
         app = self.app
         assert isinstance(app, ChatApp)
-        app.run_from_palette(command)
+        app.run_command(command, "")
 
 
 class ChatPalette(CommandPalette):
@@ -325,14 +325,6 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
     def action_command_palette(self) -> None:
         """Show the palette of commands."""
         self.push_screen(ChatPalette())
-
-    def run_from_palette(self, command: Command) -> None:
-        """Run a command from the palette; a command with a required argument is put into the prompt."""
-        if command.argument_name and not command.argument_name.startswith("["):
-            self.prompt.put_back(f"/{command.name} ", ())
-            self.prompt.focus()
-            return
-        self.run_command(command, "")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the chat's keys, except quit, while a dialog is open."""

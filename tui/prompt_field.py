@@ -101,10 +101,7 @@ class Prompt(SuggestingArea):
 
     def attach(self, path: str) -> None:
         """Attach a file, or a part of it (`box.py:12-40`)."""
-        if not path.strip():
-            self.post_message(self.Notice("name a file: /attach PATH"))
-            return
-        self.run_worker(self._attach_file(path.strip()), group="attach")
+        self.run_worker(self._attach_file(path), group="attach")
 
     def attach_output(self, output: Attachment) -> None:
         """Attach a program's output."""

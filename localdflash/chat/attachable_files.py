@@ -230,14 +230,16 @@ class AttachableFiles:
 
 
 def find_code_file(files: AttachableFiles) -> str:
-    """Return the name of the first code file in the folder itself that may be attached; "" if there is none."""
+    """Return the name of the first code file in the folder itself that may be listed; "" if there is none."""
+    from localdflash.code.context.files import clean_name
     from localdflash.text.syntax import language_of
 
     try:
         names = sorted(one.name for one in os.scandir(files.root) if not one.name.startswith(".") and one.is_file())
     except OSError:
         return ""
-    return next((name for name in names if language_of(name) and files.relative_path(name)), "")
+    listable = (name for name in names if clean_name(name) == name and language_of(name))
+    return next((name for name in listable if files.relative_path(name)), "")
 
 
 def format_size(count: int) -> str:

@@ -42,6 +42,15 @@ class ChatSettings:
         except (ValueError, KeyError):
             raise UsageError(f"{name}: expected {expected}, got {value.strip()!r}") from None
 
+    def format_value(self, name: str) -> str:
+        """Return the value of a setting as `with_value` accepts it."""
+        value = getattr(self, name)
+        if value is None:
+            return "none" if name == "seed" else AUTO
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        return str(value)
+
 
 def _number_parser(
     kind: type[float], low: float, high: float, unset: Sequence[str] = (AUTO,)

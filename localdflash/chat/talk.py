@@ -3,11 +3,11 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from localdflash.base.errors import LocaldflashError, StoreError, UsageError
 from localdflash.chat.acceptance import Acceptance
@@ -24,6 +24,7 @@ MIN_SAVE_SECONDS = 2.0  # minimum interval of saves of a growing answer; a kille
 SAVE_INTERVAL_FACTOR = 20  # a save that takes one second is followed by 20 seconds without one
 
 OnPiece = Callable[[str, StepRecord | None], None]
+T = TypeVar("T")
 
 
 class Talk:
@@ -54,7 +55,7 @@ class Talk:
         )
         self.context_tokens: int | None = None  # number of context tokens in use; None: unknown
         self.acceptance = Acceptance()  # statistics of the current or the last answer
-        self._reader: asyncio.Task[None] | None = None
+        self._reader: asyncio.Task[Any] | None = None
         self._growing: _GrowingAnswer | None = None
         self._answering, self._closed = asyncio.Lock(), False
 
@@ -84,6 +85,11 @@ class Talk:
         return "\n\n".join(filter(None, (self.project, self.system, summary)))
 
     @property
+    def has_unsaved_messages(self) -> bool:
+        """Return whether messages could not be stored."""
+        return bool(self._saver.unsaved)
+
+    @property
     def is_answering(self) -> bool:
         """Return whether an answer is being generated or stored."""
         return self._answering.locked()
@@ -91,7 +97,7 @@ class Talk:
     def last_answer(self) -> Message | None:
         """Return the newest answer, complete or not; None if there is none."""
         answer = next((message for message in reversed(self.messages) if message.role == "assistant"), None)
-        return self._growing.message() if answer and self._growing and self.is_answering else answer
+        return self._growing.message() if answer and self._growing else answer
 
     async def close(self) -> None:
         """Stop the answer, store all messages, and close the store; a second call does nothing."""
@@ -232,9 +238,21 @@ class Talk:
                 raise
             finally:
                 self._reader = None
+                self._growing = None
                 growing.write_to_chat()  # does nothing if the message was removed above
                 await self.save(chat)
             return chat.messages[index]
+
+    async def run_until_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Run a coroutine as if it were an answer, and return its result; None if it is stopped."""
+        async with self._answering:
+            self._reader = task = asyncio.create_task(work)
+            try:
+                await asyncio.wait([task])
+            finally:
+                self._reader = None
+                task.cancel()
+        return None if task.cancelled() else task.result()
 
     async def count(self) -> None:
         """Count the context tokens of the messages, unless an answer is running: it reports them."""

@@ -151,6 +151,8 @@ def _run_screen(
     app = ChatApp(ChatStart(source, Path.cwd(), chats, settings, system, resumed, options["pair"], url, debug))
     gc.enable()
     app.run()
+    if app.talk.has_unsaved_messages:
+        say("not all messages were saved; the chat showed the reason")
     if chats and app.talk.chat_id:
         say(f"localdflash chat --resume {app.talk.chat_id} continues this chat")
     gc.freeze()  # saves the garbage collection at exit

@@ -5,7 +5,6 @@ import sys
 from base64 import b64encode
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from localdflash.chat import model_list, project
 from localdflash.chat.attachable_files import AttachableFiles
 from localdflash.chat.mentions import attach_mentions
 from localdflash.chat.messages import Attachment, Message
+from localdflash.chat.sampling_settings import SETTINGS
 from localdflash.chat.shell_command import parse_command, run_command
 from localdflash.cli.console_chat import ConsoleChat, Show, print_answer
 from localdflash.cli.word_wrap import say
@@ -177,14 +177,16 @@ class LineChat:
 
     def do_model(self, name: str = "") -> None:
         """List the models, or load one."""
-        if name:
-            try:
-                info = self._chat.wait(self._chat.talk.answerer.load(name))
-            except KeyboardInterrupt:
-                say(f"{name} is not loaded")
-                return
-            say("; ".join(filter(None, (f"{info.pair} is loaded: {info.context} tokens of context", info.notice))))
-            return
+        try:
+            self._load_model(name) if name else self._list_models()
+        except KeyboardInterrupt:
+            say(f"{name} is not loaded" if name else "")
+
+    def _load_model(self, name: str) -> None:
+        info = self._chat.wait(self._chat.talk.answerer.load(name))
+        say("; ".join(filter(None, (f"{info.pair} is loaded: {info.context} tokens of context", info.notice))))
+
+    def _list_models(self) -> None:
         for row in self._chat.wait(model_list.list_models()):
             state = "" if row.is_downloaded else "not downloaded"
             marks = (row.memory, state, row.why_not and f"cannot run on this machine: {row.why_not}")
@@ -213,10 +215,7 @@ class LineChat:
         if assignment:
             name, _, value = assignment.replace("=", " ").partition(" ")
             self._chat.talk.settings = self._chat.talk.settings.with_value(name, value)
-        settings = asdict(self._chat.talk.settings)
-        if settings["seed"] is None:
-            settings["seed"] = "none"
-        say(", ".join(f"{name} {'auto' if value is None else value}" for name, value in settings.items()))
+        say(", ".join(f"{name} {self._chat.talk.settings.format_value(name)}" for name in SETTINGS))
 
     def do_think(self, value: str = "") -> None:
         """Turn the model's reasoning on or off."""

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localdflash.base.errors import UsageError
-from localdflash.chat.attachable_files import MAX_ATTACHED_BYTES, AttachableFiles, FileMatch
+from localdflash.chat.attachable_files import MAX_ATTACHED_BYTES, AttachableFiles, FileMatch, find_code_file
 from localdflash.chat.fuzzy import Haystack, match_positions
 from localdflash.chat.mentions import attach_mentions
 
@@ -228,6 +228,7 @@ def test_unprintable_names_are_not_listed(project_files: AttachableFiles, projec
         "plain.py",
         "deep/.gitignore",
     ]
+    assert find_code_file(project_files) == "plain.py"
 
 
 NAMES = st.text(alphabet="abAB/_.-ß", min_size=1, max_size=12)

@@ -148,9 +148,18 @@ def test_model_command(chat: RunChat, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(part in text for part in ("embedded", "large: Large, 9 GB, not downloaded", "too large", "is loaded"))
 
 
+def test_ctrl_c_ends_the_list_of_models_only(chat: RunChat, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def rows() -> list[ModelRow]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(model_list, "list_models", rows)
+    assert "answer 1" in chat("/model", "why?")
+
+
 def test_settings_and_instructions(chat: RunChat, engine: ScriptedEngine) -> None:
     text = chat("/set temperature 0.5", "/set seed 3", "/set heat 1", "/system Be brief.", "/think off", "why?")
     assert "temperature 0.5, top_k auto" in text
+    assert "thinking off" in text
     assert "'heat'" in text
     assert contents(engine.asked[0]) == ["Be brief.", "why?"]
     assert (engine.asked[0]["temperature"], engine.asked[0]["seed"]) == (0.5, 3)

@@ -39,12 +39,14 @@ async def test_new_chat_and_picker() -> None:
 async def test_picker_renames_and_deletes() -> None:
     async with chat() as (pilot, app, _answerer):
         await two_chats(pilot, app)
-        await command(pilot, "/chats boxes")
-        await wait_until(pilot, lambda: app.is_covered and "how do boxes stack?" in screen_text(app))
+        await command(pilot, "/chats")
+        await wait_until(pilot, lambda: app.is_covered and "2 chats" in screen_text(app))
+        await pilot.press(*"boxes")
+        await wait_until(pilot, lambda: "1 chat " in screen_text(app))
         await pilot.press("ctrl+r")
         await wait_until(pilot, lambda: "Name of this chat" in screen_text(app))
         await pilot.press("ctrl+u", *"Boxes", "enter")
-        await wait_until(pilot, lambda: "Boxes" in screen_text(app))
+        await wait_until(pilot, lambda: "Boxes" in screen_text(app))  # the list shows the matches, as before
         await pilot.press("ctrl+d")
         await wait_until(pilot, lambda: "cannot be brought back" in screen_text(app))
         await pilot.press("y")

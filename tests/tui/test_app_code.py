@@ -147,7 +147,7 @@ def _suspended() -> Iterator[None]:
 @SHELL
 async def test_message_is_edited_in_the_editor(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     editor = tmp_path / "my editor"
-    editor.write_text("#!/bin/sh\ncat $2 > seen; printf 'one\\ntwo\\n' > $2\n")
+    editor.write_text("#!/bin/sh\nkill -INT $PPID; cat $2 > seen; printf 'one\\ntwo\\n' > $2\n")  # Ctrl-C in the editor
     editor.chmod(0o700)
     monkeypatch.setenv("EDITOR", f"'{editor}' -x")
     monkeypatch.delenv("VISUAL", raising=False)
@@ -197,9 +197,6 @@ async def test_project_instructions_are_sent_once_allowed(folder: Path, tmp_path
 
 async def test_find_searches_upwards() -> None:
     async with chat() as (pilot, app, _answerer):
-        await pilot.press("ctrl+f")
-        await wait_until(pilot, lambda: app.prompt.text == "/find ")
-        app.prompt.text = ""
         for number in range(3):
             await ask_and_wait(pilot, f"Needle {number}? " + "word " * 90)
         for at in (3, 2, 1):

@@ -119,8 +119,19 @@ async def test_palette_has_every_command() -> None:
         ]
         hits = [hit async for hit in provider.search("acceptance")]
         assert "/speed" in [hit.text or str(hit.match_display) for hit in hits]
-        app.run_from_palette(next(one for one in COMMANDS if one.name == "rename"))
-        assert app.prompt.text == "/rename "
+
+
+@pytest.mark.parametrize("name", ["attach", "find"])
+async def test_missing_argument_is_asked_for_without_touching_the_draft(name: str, tmp_path: Path) -> None:
+    (tmp_path / "box.py").write_text("x = 1\n")
+    async with chat(folder=tmp_path) as (pilot, app, _answerer):
+        app.prompt.text = "a draft"
+        app.run_command(next(one for one in COMMANDS if one.name == name), "")
+        await wait_until(pilot, lambda: app.is_covered)
+        await pilot.press(*"box.py", "enter")
+        expected = {"attach": "box.py 6 bytes", "find": "box.py: not found in this chat"}
+        await wait_until(pilot, lambda: expected[name] in screen_text(app))
+        assert app.prompt.text == "a draft"
 
 
 @pytest.mark.parametrize("size", [(40, 4), (100, 30)])

@@ -62,7 +62,7 @@ async def test_outdated_search_is_dropped_and_enter_waits_for_the_newest() -> No
         may_finish.set()
         await wait_until(pilot, lambda: bool(app.results))
         await pilot.pause()
-    assert app.results == [ChatChoice("open", 5)]
+    assert app.results == [ChatChoice("open", 5, "sort")]
     assert len(queries) > 2
 
 

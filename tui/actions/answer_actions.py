@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shlex
+import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -92,6 +93,8 @@ class AnswerActions(ContextActions):
             self._read_ahead_worker.cancel()  # the answer must not wait for the prefill of another text
         if is_answering := self.talk.is_answering or self._is_starting:
             self.say("your message is sent when this answer is done; Esc stops the answer")
+        elif self.cancellable_task:
+            self.say("your message is sent when the model is loaded")
         if is_answering or self.chats_loading:
             self.queued.append((text, attachments))
             return
@@ -110,12 +113,12 @@ class AnswerActions(ContextActions):
         `undo`: state to restore if a retry or an edit fails before any text was received.
         """
         self._is_starting = True
-        self._answer(continue_last, undo)
+        self._answer(self.talk.messages, continue_last, undo)
 
     @in_background
-    async def _answer(self, continue_last: bool, undo: _Undo | None) -> None:
+    async def _answer(self, chat: list[Message], continue_last: bool, undo: _Undo | None) -> None:
         self._is_starting = False
-        if self.talk.is_answering:
+        if self.talk.is_answering or chat is not self.talk.messages:  # another chat was opened meanwhile
             return
         self.errors.clear()
         if not continue_last:
@@ -333,10 +336,13 @@ class AnswerActions(ContextActions):
             file = Path(folder) / "message.md"
             file.write_text(text, encoding="utf-8", errors="replace")
             with self.suspend():
+                before = signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the editor
                 try:
                     code = subprocess.run([*shlex.split(editor), str(file)], check=False).returncode
                 except (OSError, ValueError) as error:
                     raise UsageError(f"{editor}: cannot be run: {error}") from error
+                finally:
+                    signal.signal(signal.SIGINT, before)
             if code:
                 raise UsageError(f"{editor} ended with exit code {code}: your message is unchanged")
             return file.read_text(encoding="utf-8", errors="replace").removesuffix("\n")

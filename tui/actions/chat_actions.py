@@ -35,6 +35,7 @@ class ChatActions(ChatAppBase):
             return await self.talk.run_in_store(ChatStore.sessions, typed)
 
         while choice := await self.push_screen_wait(ChatPicker(search, words)):
+            words = choice.words
             match choice.action:
                 case "open":
                     await self.open_chat(choice.id)

@@ -22,9 +22,13 @@ class CodeActions(ChatAppBase):
 
     _journal: "Journal | None" = None
 
-    def action_attach(self, path: str = "") -> None:
+    @in_background
+    async def action_attach(self, path: str = "") -> None:
         """Attach a file to the next message."""
-        self.prompt.attach(path)
+        from localdflash.tui.screens.questions import TextDialog
+
+        if path := path or (await self.show_dialog(TextDialog("File to attach")) or "").strip():
+            self.prompt.attach(path)
 
     def action_detach(self) -> None:
         """Drop all attachments."""

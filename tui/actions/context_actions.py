@@ -20,16 +20,19 @@ class ContextActions(ChatAppBase):
         talk, info = self.talk, self.talk.answerer.info
         sent = talk.messages[talk.dropped :]
         try:
-            fit = await plan_fit(
+            plan = plan_fit(
                 talk.answerer,
                 sent,
                 system=talk.system_prompt,
                 settings=talk.settings,
                 reserve=info.context // RESERVE_DIVISOR if info else 0,
             )
+            fit = await talk.run_until_stopped(plan)
         except LocaldflashError as reason:
             is_filled = continue_last and isinstance(reason, ContextOverflow)
             return "question and answer fill the context" if is_filled else str(reason)
+        if not fit:
+            return "not sent"
         if not fit.dropped:
             return str(error)
         lines = [
@@ -39,6 +42,7 @@ class ContextActions(ChatAppBase):
             "They stay in this chat and on the screen. A summary by the model can be sent instead of them.",
         ]
         options = Option("y", "Leave them out"), Option("s", "Summarise them"), Option("n", "Cancel")
+        self.refresh_status()
         match await self.push_screen_wait(QuestionDialog("The context is full", lines, *options)):
             case "y":
                 talk.dropped += fit.dropped
@@ -61,12 +65,13 @@ class ContextActions(ChatAppBase):
             reserve = info.context // RESERVE_DIVISOR + info.context // SUMMARY_SHARE
             fit = await plan_fit(talk.answerer, sent, system=system, settings=settings, reserve=reserve)
             oldest = sent[: fit.dropped]
-            text = await self.run_until_esc(summarise(talk.answerer, oldest, system=system, settings=settings))
+            text = await talk.run_until_stopped(summarise(talk.answerer, oldest, system=system, settings=settings))
         except LocaldflashError as error:
             return str(error)
         if text is None:
             return "not sent"
         title = f"Sent instead of the oldest {talk.dropped + fit.dropped} messages"
+        self.refresh_status()
         summary = await self.push_screen_wait(TextDialog(title, text, lines=10, waits_for_quiet=True))
         if not summary or not summary.strip():
             return "not sent"

@@ -2,11 +2,10 @@
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import asdict
 
 from localdflash.base.errors import ModelBusy, UsageError
 from localdflash.chat import project
-from localdflash.chat.sampling_settings import AUTO
+from localdflash.chat.sampling_settings import AUTO, SETTINGS
 from localdflash.server.engine_spec import EvictionPolicy
 from localdflash.tui.app_base import ChatAppBase, in_background
 from localdflash.tui.captions import model_name
@@ -36,11 +35,13 @@ class ModelActions(ChatAppBase):
         await self.talk.answerer.check_model(chosen)  # an error here does not stop the answer
         await self.talk.stop_and_wait()
         self.say(f"loading {chosen} …")
-        if not (info := await self.run_until_esc(self.talk.answerer.load(chosen))):
-            self.say(f"loading {chosen} was cancelled")
-            return
-        parts = (f"{info.pair} is loaded: {info.context} tokens of context", info.rows, info.notice)
-        self.say("; ".join(filter(None, parts)))
+        async with self.loading_chat():
+            if not (info := await self.run_until_esc(self.talk.answerer.load(chosen))):
+                self.say(f"loading {chosen} was cancelled")
+                self.send_queued(stopped=True)
+                return
+            parts = (f"{info.pair} is loaded: {info.context} tokens of context", info.rows, info.notice)
+            self.say("; ".join(filter(None, parts)))
         self.refresh_status()
         self.count_used()
 
@@ -101,12 +102,11 @@ class ModelActions(ChatAppBase):
         talk, info = self.talk, self.talk.answerer.info
         local_info = info if info and talk.answerer.is_localdflash else None
         resolved = talk.settings.with_defaults(local_info.sampling, local_info.context) if local_info else talk.settings
-        for name, value in asdict(talk.settings).items():
-            if value is None and name != "seed":
-                source = " (the model's)" if local_info and name in local_info.sampling else ""
-                yield f"{name} {AUTO}" + (f": {getattr(resolved, name):g}{source}" if local_info else "")
-            else:
-                yield f"{name} {_format_value(value)}"
+        for name in SETTINGS:
+            value = talk.settings.format_value(name)
+            source = " (the model's)" if local_info and name in local_info.sampling else ""
+            default = f": {getattr(resolved, name):g}{source}" if local_info and value == AUTO else ""
+            yield f"{name} {value}{default}"
 
     def action_think(self, value: str = "") -> None:
         """Turn thinking before an answer on or off."""
@@ -122,9 +122,7 @@ class ModelActions(ChatAppBase):
         except UsageError as error:
             self.show_error(str(error))
             return
-        changed = getattr(self.talk.settings, name)
-        notice = AUTO if changed is None and name != "seed" else _format_value(changed)
-        self.say(f"{name} {notice}, from the next answer on")
+        self.say(f"{name} {self.talk.settings.format_value(name)}, from the next answer on")
         self.refresh_status()
 
     @in_background
@@ -154,9 +152,3 @@ class ModelActions(ChatAppBase):
             self.count_used()
         state = "is included from the next answer on" if self.talk.project else "is not included"
         self.say(f"{project.FILE_NAME} {state}: {file.path}")
-
-
-def _format_value(value: object) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return "none" if value is None else str(value)

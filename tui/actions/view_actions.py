@@ -46,12 +46,14 @@ class ViewActions(AnswerActions):
         """Show or hide the model's thinking."""
         self.transcript.set_view(unfolds_thoughts=not self.transcript.view.unfolds_thoughts)
 
-    def action_find(self, words: str = "") -> None:
+    @in_background
+    async def action_find(self, words: str = "") -> None:
         """Find words in this chat, the last match first; without words, find the match above the selected one."""
-        self._find_query = words or self._find_query
+        from localdflash.tui.screens.questions import TextDialog
+
+        words = words or self._find_query or await self.show_dialog(TextDialog("Words to find in this chat")) or ""
+        self._find_query = words.strip()
         if not self._find_query:
-            self.prompt.put_back("/find ")
-            self.prompt.focus()
             return
         if hit := self.transcript.find(self._find_query):
             self.notify(f"{self._find_query}: {hit[0]} of {hit[1]}; Ctrl+F finds the previous one", markup=False)

@@ -25,10 +25,11 @@ _MAX_AGE_IN_WORDS_SECONDS = 15 * 86_400  # older chats show their date
 
 @dataclass(frozen=True, slots=True)
 class ChatChoice:
-    """Action on a chat."""
+    """Action on a chat, and the words in the search field."""
 
     action: Action
     id: int
+    words: str = ""
 
 
 def age(then: float, now: float) -> str:
@@ -100,7 +101,7 @@ class ChatPicker(ListDialog[ChatChoice]):
     def action_choose(self, action: Action) -> None:
         """Close with this action on the highlighted chat."""
         if (at := self.choices.highlighted) is not None:
-            self.dismiss(ChatChoice(action, self._found[at].id))
+            self.dismiss(ChatChoice(action, self._found[at].id, self._query))
 
     @on(Input.Submitted)
     def _open(self) -> None:
@@ -112,7 +113,7 @@ class ChatPicker(ListDialog[ChatChoice]):
     @on(OptionList.OptionSelected)
     def _clicked(self, event: OptionList.OptionSelected) -> None:
         event.stop()
-        self.dismiss(ChatChoice("open", self._found[event.option_index].id))
+        self.action_choose("open")
 
 
 def _note(words: str, chats: Sequence["SessionInfo"]) -> str:

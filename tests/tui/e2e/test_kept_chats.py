@@ -71,6 +71,18 @@ def test_full_disk_loses_no_message(chats: Scene) -> None:
     again.wait_for(lambda text: all(f"Answer {n}." in text for n in (1, 2, 3, 4)))
 
 
+def test_unsaved_messages_are_reported_after_quitting(chats: Scene) -> None:
+    chats.answers(Answer.of("Answer 1."), Answer.of("Answer 2."))
+    terminal = chats.start()
+    ask(terminal, "one", "Answer 1.")
+    terminal.settle()
+    resource.prlimit(terminal.child.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    ask(terminal, "two", "Answer 2.")
+    terminal.wait_for("not saved")
+    quit_chat(terminal)
+    assert b"not all messages were saved" in terminal.raw
+
+
 def test_early_keys_go_to_the_resumed_chat(chats: Scene) -> None:
     chats.answers(Answer.of("The first answer."), Answer.of("The second answer."))
     terminal = chats.start()
