@@ -111,10 +111,10 @@ def _move_halves(operands: str, registers: dict[str, Words]) -> None:
     names = re.findall(r"[$\w]+", operands)
     if operands.startswith("{"):
         low, high, word = names
-        registers[low], registers[high] = registers[word] & 0xFFFF, registers[word] >> 16
+        registers[low], registers[high] = registers[word] & np.uint32(0xFFFF), registers[word] >> np.uint32(16)
     else:
         word, low, high = names
-        registers[word] = registers[low] | registers[high] << 16
+        registers[word] = registers[low] | registers[high] << np.uint32(16)
 
 
 def _codes(registers: list[Array]) -> list[Array]:
