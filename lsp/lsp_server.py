@@ -378,4 +378,4 @@ def _target(document: Document, position: LineColumn, selected: types.SelectedCo
 
 def _folders(uris: Sequence[str]) -> list[Path]:
     """Return the folders at these URIs, without the disk's root: to index it takes a minute and 500 MB."""
-    return [path for path in map(path_of, uris) if path and path.is_dir() and path != path.parent]
+    return [path for path in map(path_of, uris) if path and path.is_dir() and path.resolve() != path.resolve().parent]

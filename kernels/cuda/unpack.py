@@ -13,6 +13,7 @@ import triton.language as tl
 @triton.jit
 def unpack(words, high, HIGH_BITS: tl.constexpr, ZERO: tl.constexpr, CODE: tl.constexpr, ASM: tl.constexpr):
     """Unpack words int16 [R, BN] and a high plane of 0 or 4 bits to four float16 tiles of values / `unit(CODE)`."""
+    tl.static_assert(HIGH_BITS != 2)
     if not ASM:
         w0 = _value(_code(words, high, 0, HIGH_BITS, 0), ZERO, CODE)
         w1 = _value(_code(words, high, 1, HIGH_BITS, 0), ZERO, CODE)
@@ -40,6 +41,7 @@ def unpack_scaled(
     The bits of a ten-bit code are the float16 subnormal code / TINY, so there is no offset to subtract. Results are
     exact up to 2048 / TINY, so those without ZERO are; larger ones are rounded once. HALF: as for `_raise`.
     """
+    tl.static_assert(HIGH_BITS != 4)
     if ASM:
         text: tl.constexpr = scales_asm(SIGNED)
         even, odd = tl.inline_asm_elementwise(

@@ -55,7 +55,7 @@ def _parse_location(location: str) -> tuple[Path, int]:
 def report(replay: TypingReplay, typing_options: TypingOptions) -> dict[str, Any]:
     """Return the result as JSON values; shares are between 0 and 1, times are milliseconds."""
     trace, texts = replay.trace, replay.trace.request_to_text
-    generated_tokens, shown_tokens = replay.engine["generated_tokens"], replay.engine["shown_tokens"]
+    generated_tokens, shown_tokens = map(replay.engine.get, ("generated_tokens", "shown_tokens"))
     all_files = total(replay.files.values())
     return {
         **asdict(typing_options),

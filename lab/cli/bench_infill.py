@@ -13,7 +13,7 @@ from localdflash.lab.cli.bench_output import (
     connect_own_engine,
     json_option,
     limit_option,
-    saved_result,
+    save_result,
 )
 
 
@@ -34,7 +34,7 @@ def command(ctx: click.Context, /, tasks_file: Path, limit: int | None, json_fil
     tasks = infill.load(tasks_file, limit)
     say(infill.warning(tasks_file))
     client = connect_own_engine(ctx, options, "completion")
-    with saved_result(json_file, _show) as result, BenchProgress() as progress:
+    with save_result(json_file, _show) as result, BenchProgress() as progress:
         infill.run(client, tasks, progress.count, result)
     return 0
 

@@ -115,7 +115,7 @@ def check_outputs(json_file: Path | None, picture: Path | None = None) -> None:
 
 
 @contextmanager
-def saved_result(
+def save_result(
     json_file: Path | None,
     show: Callable[[dict[str, Any]], None],
     picture: Path | None = None,

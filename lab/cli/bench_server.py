@@ -13,7 +13,7 @@ from localdflash.lab.cli.bench_output import (
     connect_own_engine,
     json_option,
     limit_option,
-    saved_result,
+    save_result,
 )
 
 DEFAULT_COMPLETIONS = 200
@@ -32,7 +32,7 @@ def command(ctx: click.Context, /, limit: int | None, json_file: Path | None, **
 
     check_outputs(json_file)
     client = connect_own_engine(ctx, options, None if options["pair"] else "chat")  # a given pair serves both roles
-    with saved_result(json_file, _show) as result, BenchProgress() as progress:
+    with save_result(json_file, _show) as result, BenchProgress() as progress:
         result.update(run(client, limit or DEFAULT_COMPLETIONS, progress.count))
     return 0
 

@@ -17,7 +17,7 @@ from localdflash.lab.cli.bench_output import (
     limit_option,
     picture_option,
     repeats_option,
-    saved_result,
+    save_result,
     suite_option,
 )
 
@@ -72,7 +72,7 @@ def _bench_chat(
     from localdflash.models.load_options import Options
 
     engine = requested_engine(ctx, options)
-    with saved_result(json_file, show, picture, draw) as result, BenchProgress() as progress:
+    with save_result(json_file, show, picture, draw) as result, BenchProgress() as progress:
         run(Options(**options), engine, limit, repeats, progress, result)
     return int(has_different_outputs(result))
 
@@ -81,7 +81,7 @@ def _bench_code(limit: int | None, repeats: int, json_file: Path | None, options
     from localdflash.lab.bench.bench_run import run
     from localdflash.models.load_options import Options
 
-    with saved_result(json_file, _show_code) as result, BenchProgress() as progress:
+    with save_result(json_file, _show_code) as result, BenchProgress() as progress:
         result.update(run(Options(**options), limit, repeats, progress))
     same, total = result["overall"]["identical"].split("/")
     return 0 if same == total else 1

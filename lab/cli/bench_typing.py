@@ -18,7 +18,7 @@ from localdflash.lab.cli.bench_output import (
     json_option,
     limit_option,
     picture_option,
-    saved_result,
+    save_result,
 )
 from localdflash.text.sanitize import printable
 
@@ -90,7 +90,7 @@ def command(
         def draw(_: dict[str, Any], path: Path) -> None:
             pictures.draw(replay, path)
 
-        with saved_result(json_file, show, picture, draw) as result, BenchProgress() as progress:
+        with save_result(json_file, show, picture, draw) as result, BenchProgress() as progress:
             seconds = len(jobs) * keys * SECONDS_PER_KEY / speed
             progress.plan(seconds, f"{len(jobs)} files, {keys} keys each: {describe_duration(seconds)} at most.")
             try:

@@ -89,7 +89,8 @@ def sglang(pair: PairEntry, options: ExportOptions) -> LaunchCommand:
 
 def llama_server(pair: PairEntry, options: ExportOptions) -> LaunchCommand:
     """Return the `llama-server` command; ModelError if it cannot run the pair."""
-    drafter = _drafter(pair, "llama-server")
+    drafter = _drafter(pair)
+    _check_anchor(drafter, "llama-server")
     if options.target is not None:
         raise UsageError("--target: only for vLLM and SGLang; llama-server runs the pair's own GGUF file")
     needs = [f"llama.cpp with --spec-type {KINDS[drafter.kind]}, as in llama-cpp-python 0.3.36"]
@@ -110,24 +111,28 @@ LAUNCHERS: dict[str, Callable[[PairEntry, ExportOptions], LaunchCommand]] = {
 }
 
 
-def _drafter(pair: PairEntry, server: str) -> DrafterSource:
-    """Return the drafter; ModelError if there is none, or if its file proposes from the anchor."""
-    drafter = pair.drafter
-    if drafter is None:
+def _drafter(pair: PairEntry) -> DrafterSource:
+    """Return the drafter; ModelError if there is none."""
+    if pair.drafter is None:
         raise ModelError(f"no drafter is known for {pair.id!r}; name one with --drafter")
+    return pair.drafter
+
+
+def _check_anchor(drafter: DrafterSource, server: str) -> None:
+    """Raise ModelError if the drafter's file proposes from the anchor."""
     gguf = drafter.path.with_suffix(".gguf")
     if drafter.kind == "dflash" and gguf.is_file():
         config = config_of_file(gguf)
         if config.kind == "dflash" and config.from_anchor:
             raise ModelError(f"{gguf}: {server} {MISREADS_ANCHOR}")
-    return drafter
 
 
 def _published_drafter(pair: PairEntry, server: str) -> tuple[DrafterSource, str]:
     """Return the drafter and its repository; raise ModelError if the drafter is not published as safetensors."""
-    drafter = _drafter(pair, server)
+    drafter = _drafter(pair)
     if drafter.repository is None or drafter.format != "safetensors":
-        folder = "add --folder, or " if server == "vLLM" else ""
+        _check_anchor(drafter, server)
+        folder = "add --folder, or " if server == "vLLM" and drafter.kind == "dflash" else ""
         raise ModelError(
             f"{drafter.name}: {server} reads only safetensors from a Hugging Face repository; {folder}export"
             f" {pair.id!r} to llama-server"

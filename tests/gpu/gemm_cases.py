@@ -168,7 +168,8 @@ def _experts(n: int, k: int, inner: int, experts: int, chosen: int) -> list[Case
     def after(steps: int) -> Arguments:
         a = torch.randn(16, k).half()
         norm, router = _norm(k), torch.randn(experts, k) * 0.1
-        gate_up, down = (random_planes("q4_k", *shape, experts=experts) for shape in ((2 * inner, k), (n, inner)))
+        gate_up = random_planes("q5_k", 2 * inner, k, experts=experts)
+        down = random_planes("q6_k", n, inner, experts=experts)
         routing = moe.Routing(experts, chosen, CPU)
         out, sums_out = torch.zeros(routing.slots, 16, inner).half(), torch.zeros(routing.slots, inner // 32, 16)
         y, live = torch.zeros(16, chosen, n), torch.tensor([9], dtype=torch.int32)

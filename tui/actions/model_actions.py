@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from localdflash.base.errors import ModelBusy, UsageError
 from localdflash.chat import project
+from localdflash.chat.answerer import ServerInfo
 from localdflash.chat.sampling_settings import AUTO, SETTINGS
 from localdflash.server.engine_spec import EvictionPolicy
 from localdflash.tui.app_base import ChatAppBase, in_background
@@ -32,11 +33,9 @@ class ModelActions(ChatAppBase):
         chosen = name or await self.show_dialog(picker)
         if not chosen:
             return
-        await self.talk.answerer.check_model(chosen)  # an error here does not stop the answer
-        await self.talk.stop_and_wait()
         self.say(f"loading {chosen} …")
         async with self.loading_chat():
-            if not (info := await self.run_until_esc(self.talk.answerer.load(chosen))):
+            if not (info := await self.run_until_esc(self._load(chosen))):
                 self.say(f"loading {chosen} was cancelled")
                 self.send_queued(stopped=True)
                 return
@@ -44,6 +43,11 @@ class ModelActions(ChatAppBase):
             self.say("; ".join(filter(None, parts)))
         self.refresh_status()
         self.count_used()
+
+    async def _load(self, name: str) -> ServerInfo:
+        await self.talk.answerer.check_model(name)  # an error here does not stop the answer
+        await self.talk.stop_and_wait()
+        return await self.talk.answerer.load(name)
 
     async def ask_when_busy(self, pair: str, busy: ModelBusy) -> EvictionPolicy:
         """Ask whether to wait for the answer that keeps the memory, or to end it; raise `busy` if cancelled."""

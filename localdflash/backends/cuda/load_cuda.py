@@ -15,6 +15,7 @@ from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.cuda_sizes import BITS, MAX_ATTEMPTS, CudaSizes, budget_of, fallback_notice, plan_smaller
 from localdflash.backends.cuda.device import free_unused_memory
 from localdflash.backends.cuda.gpus import Gpu, choose_gpu
+from localdflash.backends.cuda.identity import hash_kernels
 from localdflash.backends.cuda.ops import KERNELS, Ops
 from localdflash.backends.cuda.stepper import Stepper
 from localdflash.base.errors import DeviceError, OutOfMemory
@@ -53,6 +54,7 @@ def load(files: LocalPair, options: Options, ops: Ops = KERNELS) -> Running:
             options.native_fp4,
             options.cuda_ops,
             version("torch"),
+            hash_kernels(),
         ),
         predicted_memory=planned.parts,
         measured=lambda: measure_parts(pair.stepper),

@@ -85,9 +85,9 @@ def broken(_op: Op, _arguments: dict[str, Any]) -> None:
 
 
 # Two cases in every test run, all of them at night. `qkv` reads a matrix, and in blocks a finished product.
-ALWAYS = [("attention", wrong), ("qkv", broken)]
+IN_EVERY_RUN = [("attention", wrong), ("qkv", broken)]
 FAULTS = [
-    pytest.param(name, fault, marks=() if (name, fault) in ALWAYS else pytest.mark.nightly)
+    pytest.param(name, fault, marks=() if (name, fault) in IN_EVERY_RUN else pytest.mark.nightly)
     for name in USED
     for fault in (wrong, broken)
 ]

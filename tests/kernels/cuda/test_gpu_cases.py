@@ -17,9 +17,9 @@ INSTALLED = Path(triton.__file__).parents[1]
 
 # Kernels that end in a reduction by the last program to arrive.
 TICKETS = {"_matmul", "_residual", "_qkv", "_head", "_markov_slot", "_top_k", "_lookup", "_route"}
+# Of the main loop of a matrix product, by layout.
+MAX_INSTRUCTIONS_PER_WEIGHT = {"q4_k": 2.6, "q5_k": 3.6, "q6_k": 4.1, "q8_0": 3.5}
 # Arguments never written while a model runs: a kernel may read them before its predecessors have finished.
-# Instructions of the main loop of a matrix product per weight.
-BUDGETS = {"q4_k": 2.6, "q5_k": 3.6, "q6_k": 4.1, "q8_0": 3.5}
 CONSTANT = {"base_ptr", "high_ptr", "scale_ptr", "supers_ptr", "minimum_ptr", "gain", "gain_ptr"}
 
 
@@ -39,10 +39,10 @@ def test_every_case_compiles_for(chip: int) -> None:
         assert kernel["ticket_fenced"] is not False, kernel
         assert kernel["waits"] is (chip >= 90), kernel
         assert set(kernel["before_wait"]) <= CONSTANT, kernel
-    for layout, budget in BUDGETS.items():
+    for layout, limit in MAX_INSTRUCTIONS_PER_WEIGHT.items():
         (kernel,) = cases[f"matmul {layout}"]
         (instructions,) = (count for count, products in kernel["loops"] if products == 32)  # 128 weights per thread
-        assert instructions <= 128 * budget, (layout, instructions)
+        assert instructions <= 128 * limit, (layout, instructions)
     # The assembler chooses which operations to fuse: another choice for two tiles would round rows differently.
     for name in (name for name in cases if name.startswith("two tiles ")):
         ((both,), (one,)) = cases[name], cases[name.removeprefix("two tiles ")]
