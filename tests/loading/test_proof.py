@@ -359,6 +359,7 @@ def test_a_verdict_depends_on_machine_libraries_and_kernel_options(
         ("triton.__version__", "9.9"),
         ("torch.cuda.get_device_name", lambda _: "RTX 5090"),
         ("localdflash.backends.cuda.identity.driver_version", lambda: "590.1"),
+        ("localdflash.backends.cuda.identity.__version__", "99.0"),
         ("localdflash.backends.cuda.identity.hash_kernels", lambda: "another"),
     ):
         with pytest.MonkeyPatch.context() as patch:

@@ -4,6 +4,7 @@ import hashlib
 import re
 from pathlib import Path
 
+from localdflash import __version__
 from localdflash.backends.cuda.cuda_sizes import CudaSizes, budget_of
 from localdflash.backends.cuda.device import driver_version, find_gpus
 from localdflash.backends.cuda.gpus import Gpu, choose_gpu
@@ -25,8 +26,14 @@ def _machine(gpu: Gpu) -> Identity:
     import torch
     import triton
 
-    libraries = f"torch {torch.__version__}", f"triton {triton.__version__}", f"kernels {hash_kernels()}"
-    return gpu.name, f"compute capability {gpu.chip}", f"driver {driver_version()}", *libraries
+    libraries = f"torch {torch.__version__}", f"triton {triton.__version__}", f"localdflash {__version__}"
+    return (
+        gpu.name,
+        f"compute capability {gpu.chip}",
+        f"driver {driver_version()}",
+        *libraries,
+        f"kernels {hash_kernels()}",
+    )
 
 
 def identify_pair(files: LocalPair, options: Options) -> tuple[Identity, Identity]:
