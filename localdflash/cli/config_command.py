@@ -36,7 +36,7 @@ def path() -> None:
     print(config_file())
 
 
-@command.command("set")
+@command.command("set", context_settings={"ignore_unknown_options": True})  # a value may be negative
 @click.argument("name", metavar="KEY", shell_complete=lambda *_: list(SETTINGS))
 @click.argument("value")
 def set_(name: str, value: str) -> None:
