@@ -83,7 +83,8 @@ def test_plan_errors(fails: Any, home: Path, tmp_path: Path) -> None:
     for code, message, *arguments in (
         (3, "did you mean", "qwen3-8c"),
         (3, "no backend runs", "waiting"),
-        (2, "trained for 1024 tokens", "embedded", "--context", "2000"),
+        (2, "trained for", "embedded", "--context", "2000"),
+        (2, "context of 7 tokens: expected 8 to 1024, which target.gguf", "embedded", "--context", "7"),
         (1, "no NVIDIA driver", "embedded", "--backend", "cuda"),
         (1, "it was not built", "embedded", "--backend", "cpu"),
         (3, "broken GGUF file", tmp_path / "broken.gguf"),

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from localdflash.backends.cuda.device import gpu_budget, means_gpu
 from localdflash.backends.cuda.gpus import ANY_GPU
 from localdflash.base import extras
-from localdflash.base.errors import ModelError, NoDevice, OutOfMemory, UsageError
+from localdflash.base.errors import ModelError, NoDevice, OutOfMemory
 from localdflash.base.machine import measurements
 from localdflash.loading.automatic import gpu_is_there
 from localdflash.loading.engine_choice import TimingCase, likely_engine
@@ -21,6 +21,7 @@ from localdflash.models.memory.fit import (
     MemoryBudget,
     MemorySizes,
     best_quantization,
+    check_context,
     fit,
     largest_context,
     weights_of,
@@ -99,10 +100,8 @@ class PlanRequest:
         return replace(budget, free=max(budget.free - total(on_gpu), 0), beside=beside)
 
     def check_context(self, sizes: MemorySizes) -> None:
-        """Raise UsageError for a context that the target was not trained for."""
-        if self.options.context > sizes.trained:
-            trained = f"{self.target.name} was trained for {sizes.trained} tokens"
-            raise UsageError(f"--context {self.options.context}: too long; {trained}")
+        """Raise UsageError for a context that loading would refuse."""
+        check_context(self.options.context, sizes.trained, self.target.name)
 
 
 def make_plan(
