@@ -87,6 +87,7 @@ def test_plan_errors(fails: Any, home: Path, tmp_path: Path) -> None:
         (2, "context of 7 tokens: expected 8 to 1024, which target.gguf", "embedded", "--context", "7"),
         (1, "no NVIDIA driver", "embedded", "--backend", "cuda"),
         (1, "it was not built", "embedded", "--backend", "cpu"),
+        (2, "--device gpu: not available with --backend cpu", "embedded", "--backend", "cpu", "--device", "gpu"),
         (3, "broken GGUF file", tmp_path / "broken.gguf"),
     ):
         assert message in fails(code, "models", "plan", *arguments)

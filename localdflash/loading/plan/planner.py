@@ -11,6 +11,7 @@ from localdflash.base import extras
 from localdflash.base.errors import ModelError, NoDevice, OutOfMemory
 from localdflash.base.machine import measurements
 from localdflash.loading.automatic import gpu_is_there
+from localdflash.loading.backends import check_device
 from localdflash.loading.engine_choice import TimingCase, likely_engine
 from localdflash.loading.plan.here import bytes_per_token, count_weights, quantization, tokens_per_second
 from localdflash.models.backend_names import Backend
@@ -129,6 +130,7 @@ def make_plan(
     with cached_headers(), TemporaryDirectory(prefix="localdflash-plan-") as folder:
         target, drafter = _files_or_stand_ins(pair, Path(folder))
         options = Options(pair.id, backend, context=context, device=device, gpu_layers=gpu_layers, kv=kv)
+        check_device(options)
         request = PlanRequest(pair.id, target, drafter, options, used_by_other, pair.kv)
         if backend != "auto":
             return PLANNERS[backend](request, "requested")
