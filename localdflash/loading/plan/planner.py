@@ -144,7 +144,8 @@ def _automatic(request: PlanRequest) -> Plan:
         try:
             return _on_cuda(request, "the GPU can run it, if the engine passes its check there")
         except (NoDevice, ModelError) as error:
-            why = f"no CUDA engine: {error}"
+            reason = str(error).partition("; ")[0]  # without the remedy: another backend runs the pair
+            why = f"no CUDA engine: {reason}"
     if options.device not in ("auto", "cpu"):
         return _on_llamacpp(request, "requested")
     if options.device == "auto" and options.gpu_layers and gpu_is_there():
