@@ -176,7 +176,7 @@ def split(line: str) -> list[str]:
 
 
 def test_offline_plan_uses_the_registry_entry(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localdflash.models.registry.hub.offline", lambda: True)
+    monkeypatch.setattr("localdflash.models.registry.hub.offline_variable", lambda: "HF_HUB_OFFLINE")
     done = run("models", "plan", "qwen3-8b", "--json")
     document = json.loads(done.out)
     assert (done.code, document["memory"], document["free"], document["fits"]) == (0, 10 * GB, 20 * GB, True)
