@@ -99,10 +99,12 @@ class DownloadJob:
         return self.source.sha256 or self.remote.digest
 
     def bytes_needed(self) -> int:
-        """Return the additional disk space in bytes."""
-        for path in (self.source.path, self.partial):
-            if path.is_file():
-                return max(0, self.remote.size - path.stat().st_size)
+        """Return the additional disk space in bytes; an older file is kept until the new file is complete."""
+        record = records.current(self.source.path)
+        if self.source.path.is_file() and (record is None or record.sha256 == self.digest):
+            return 0
+        if self.partial.is_file():
+            return max(0, self.remote.size - self.partial.stat().st_size)
         blob = hub.find_cached_blob(self.remote)
         can_link = blob is not None and blob.stat().st_dev == nearest_folder(self.source.path).stat().st_dev
         return 0 if can_link else self.remote.size

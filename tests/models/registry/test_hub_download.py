@@ -131,10 +131,15 @@ def test_a_newer_revision_replaces_the_file_only_when_complete(server: FakeHub, 
     assert path.read_bytes() == DATA
     assert records.current(path)
     server.files["o/n/x.gguf"] = File(OTHER, commit="1" * 40)
-    record = plan(replace(SOURCE, revision="v2")).fetch(RecordedReport())
+    job = plan(replace(SOURCE, revision="v2"))
+    assert job.bytes_needed() == len(OTHER)  # next to the old file
+    record = job.fetch(RecordedReport())
+    assert plan(SOURCE).bytes_needed() == 0
+    records.record_path(path).unlink()
+    assert plan(SOURCE).bytes_needed() == 0
     assert path.read_bytes() == OTHER
     assert (record.revision, record.asked) == ("1" * 40, "v2")
-    assert beside(path) == [".x.gguf.lock", ".x.gguf.verified", "x.gguf"]
+    assert beside(path) == [".x.gguf.lock", "x.gguf"]
 
 
 # The cache of other programs
