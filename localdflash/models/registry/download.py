@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.base.files.paths import create_private, nearest_folder
+from localdflash.models.memory.parts import format_bytes
 from localdflash.models.registry import hub, records
 from localdflash.models.registry.hub import Progress, Remote
 from localdflash.models.registry.pair_entry import FileSource
@@ -181,8 +182,8 @@ def check_space(needed: int, root: Path) -> None:
     free = shutil.disk_usage(nearest_folder(root)).free
     if needed > free:
         raise LocaldflashError(
-            f"the download needs {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free in {root}; make room, "
-            "or set LOCALDFLASH_HOME to another disk"
+            f"the download needs {format_bytes(needed)}, {format_bytes(free)} are free in {root}; "
+            "free some space, or set LOCALDFLASH_HOME to another disk"
         )
 
 
