@@ -32,7 +32,7 @@ from localdflash.models.memory.parts import DRAFTER, IN_MEMORY, PROGRAM, Parts, 
 from localdflash.models.registry import hub, packages
 from localdflash.models.registry.hub import Unreachable
 from localdflash.models.registry.pair_entry import DrafterSource, FileSource, PairEntry
-from localdflash.models.registry.registry import describe_source, load_registry, missing_files
+from localdflash.models.registry.registry import load_registry, missing_files, require_local_files
 from localdflash.models.registry.remote_head import read_head
 from localdflash.models.shapes.dflash_file import MAX_JSON_BYTES
 from localdflash.models.shapes.gguf_config import ROPE_FACTORS
@@ -163,10 +163,8 @@ def _automatic(request: PlanRequest) -> Plan:
 
 def _files_or_stand_ins(pair: PairEntry, folder: Path) -> tuple[Path, Path | None]:
     """Return the files of target and drafter, or stand-ins in `folder` for files that are still on the hub."""
-    missing = missing_files(pair)
-    drafter = pair.drafter
-    if unavailable := next((source for source in missing if source.fetched_from is None), None):
-        raise ModelError(describe_source(unavailable))
+    require_local_files(pair)
+    missing, drafter = missing_files(pair), pair.drafter
     try:
         missing_parts = set(pair.target.parts) & set(missing)
         target = stand_in(pair.target, folder) if missing_parts else pair.target.path
