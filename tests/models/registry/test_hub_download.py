@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.models.registry import download, hub, records
@@ -140,6 +141,21 @@ def test_a_newer_revision_replaces_the_file_only_when_complete(server: FakeHub, 
     assert path.read_bytes() == OTHER
     assert (record.revision, record.asked) == ("1" * 40, "v2")
     assert beside(path) == [".x.gguf.lock", "x.gguf"]
+
+
+def test_a_folder_that_was_removed_meanwhile_is_created_again(server: FakeHub, path: Path) -> None:
+    class Remover(RecordedReport):
+        def say(self, line: str) -> None:
+            """Do what `models rm` does at the end, which holds the lock."""
+            if line.startswith("waiting for another localdflash"):
+                shutil.rmtree(path.parent)
+                lock.release()
+
+    path.parent.mkdir(parents=True)
+    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    lock.acquire()
+    plan(SOURCE).fetch(Remover())
+    assert path.read_bytes() == DATA
 
 
 # The cache of other programs
