@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from localdflash.cli.output import print_fields, print_json, print_table
+from localdflash.cli.output import print_fields, print_json, print_table, say
 from localdflash.models.config import SETTINGS, Config, config_file, load_config, set_value
 
 
@@ -36,14 +36,14 @@ def path() -> None:
     print(config_file())
 
 
-@command.command("set")
+@command.command("set", context_settings={"ignore_unknown_options": True})  # a value may be negative
 @click.argument("name", metavar="KEY", shell_complete=lambda *_: list(SETTINGS))
 @click.argument("value")
 def set_(name: str, value: str) -> None:
     """Change a setting in config.toml, for example `config set chat.pair qwen3-4b`."""
-    set_value(name, value)
-    table, _, key = name.partition(".")
-    print(f"{config_file()}: {name} = {_text(_tables(load_config())[table][key])}")
+    print(f"{config_file()}: {name} = {_text(set_value(name, value))}")
+    if (origin := load_config().origins[name]) != str(config_file()):
+        say(f"{origin} is set and overrides it")
 
 
 def _tables(config: Config) -> dict[str, dict[str, Any]]:

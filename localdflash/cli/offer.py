@@ -20,10 +20,10 @@ QUESTION = (
 
 def offer_better_pair(pair: str) -> str:
     """Offer to download the default pairs. Return the chat pair to use; it is `pair` if nothing was offered."""
-    from localdflash.models.registry.hub import offline
+    from localdflash.models.registry.hub import offline_variable
 
     config = load_config()
-    if config.server.url or answer_file().exists() or offline():
+    if config.server.url or answer_file().exists() or offline_variable():
         return pair
     pairs = missing_default_pairs(config)
     if not pairs or pairs[0].id != CHAT:

@@ -8,7 +8,7 @@ from typing import TypeVar
 from localdflash.backends.cuda.choices import VARIABLE
 from localdflash.backends.cuda.device import describe_error, free_unused_memory, missing_tools, require_installed
 from localdflash.base import extras
-from localdflash.base.errors import LocaldflashError, NoDevice
+from localdflash.base.errors import LocaldflashError, NoDevice, UsageError
 from localdflash.models.backend_names import Runner
 from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
@@ -16,6 +16,15 @@ from localdflash.models.running_pair import Running
 
 T = TypeVar("T")
 EXTRAS: Mapping[Runner, extras.Extra] = {"llama.cpp": "llama", "torch": "torch"}
+
+
+def check_device(options: Options) -> None:
+    """Raise UsageError if the requested backend cannot use the requested device."""
+    backend, device = options.backend, options.device
+    is_cpu_backend = backend in ("cpu", "torch")
+    if (backend == "cuda" and device == "cpu") or (is_cpu_backend and device not in ("auto", "cpu")):
+        other = "cpu" if device == "cpu" else "cuda"
+        raise UsageError(f"--device {device}: not available with --backend {backend}; use {other} or llama.cpp")
 
 
 def load_on(backend: Runner, files: LocalPair, options: Options) -> Running:

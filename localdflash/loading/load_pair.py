@@ -8,7 +8,7 @@ from localdflash import __version__
 from localdflash.base.errors import ModelError, UsageError
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.automatic import load_best
-from localdflash.loading.backends import load_on
+from localdflash.loading.backends import check_device, load_on
 from localdflash.loading.proof import SOUND, auto_tries_cuda, engine_status
 from localdflash.loading.trial import try_first
 from localdflash.models.backend_names import Runner
@@ -47,7 +47,7 @@ class LoadedPair:
 
     def __init__(self, options: Options, skip_trial: bool = False) -> None:
         """Load the pair; first try unknown files in a child process (see `trial`), unless `skip_trial`."""
-        _check_device(options)
+        check_device(options)
         self.options = options
         self.files = local_files(load_registry().resolve(options.pair, options.drafter or None))
         self._closing = ExitStack()
@@ -119,15 +119,6 @@ class LoadedPair:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _check_device(options: Options) -> None:
-    """Raise UsageError if the requested backend cannot use the requested device."""
-    backend, device = options.backend, options.device
-    is_cpu_backend = backend in ("cpu", "torch")
-    if (backend == "cuda" and device == "cpu") or (is_cpu_backend and device not in ("auto", "cpu")):
-        other = "cpu" if device == "cpu" else "cuda"
-        raise UsageError(f"--device {device}: not available with --backend {backend}; use {other} or llama.cpp")
 
 
 def _notices_of_ignored_options(options: Options, backend: Runner, running: Running) -> Iterator[str]:

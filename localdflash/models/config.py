@@ -178,8 +178,8 @@ def _from_environment() -> SettingValues:
     return settings
 
 
-def set_value(name: str, value: str) -> None:
-    """Write a setting `table.key` to config.toml; UsageError for an unknown setting or an invalid value."""
+def set_value(name: str, value: str) -> object:
+    """Write a setting `table.key` to config.toml, and return its value; UsageError if name or value is invalid."""
     if name not in SETTINGS:
         raise UsageError(f"{name}: no such setting{did_you_mean(name, SETTINGS)}")
     load_config()  # raises for a file that is invalid already
@@ -194,7 +194,7 @@ def set_value(name: str, value: str) -> None:
     with suppress(tomllib.TOMLDecodeError):
         if tomllib.loads(new_text) == values:
             replace_file(file.resolve(), new_text)  # follows a symbolic link
-            return
+            return new_value
     raise UsageError(f"{file}: cannot change how {name} is written here; edit the file")
 
 

@@ -70,3 +70,16 @@ def test_help_names_settings_despite_a_broken_config_file(run: Callable[..., Any
     done = run("complete", "--help")
     assert done.code == 0
     assert all(name in done.out for name in ("completion.pair", "model.pair", "smollm2-135m-code", "model.threads"))
+
+
+def test_set_takes_a_negative_value(run: Callable[..., Any]) -> None:
+    done = run("config", "set", "model.gpu_layers", "-1")
+    assert (done.code, done.out, done.err) == (0, f"{config.config_file()}: model.gpu_layers = -1\n", "")
+
+
+def test_set_prints_the_value_that_it_wrote(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    file = config.config_file()
+    monkeypatch.setenv("LOCALDFLASH_MODEL_PAIR", "of-variable")
+    done = run("config", "set", "model.pair", "mine")
+    assert (done.code, done.out) == (0, f"{file}: model.pair = mine\n")
+    assert done.err == "LOCALDFLASH_MODEL_PAIR is set and overrides it\n"

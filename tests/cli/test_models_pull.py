@@ -104,6 +104,10 @@ def test_pull_errors(hub: FakeHub, run: Callable[..., Done], fails: Callable[...
     assert "--revision: " in fails(2, "models", "pull", "mine", "--revision", "")
     assert "no revision" in fails(2, "models", "pull", "embedded", "--revision", "main")
     assert visible() == [], "all files are looked up before the first byte"
+    local_drafter = ENTRY.replace('repository = "o/d"\nfile = "model.safetensors"', 'path = "/absent.gguf"')
+    (home / "config" / "models.toml").write_text(local_drafter)
+    assert "no file at /absent.gguf" in fails(3, "models", "pull", "mine")
+    assert visible() == [], "nothing is downloaded for a pair that cannot be complete"
     register(home, WAITING)
     assert "no backend runs 'waiting'" in fails(3, "models", "pull", "waiting")
 

@@ -27,7 +27,7 @@ def test_better_pair_hint() -> None:
 def questions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the questions so far; an unexpected one fails."""
     found: list[str] = []
-    monkeypatch.setattr(hub, "offline", lambda: False)
+    monkeypatch.setattr(hub, "offline_variable", lambda: "")
     monkeypatch.setattr(click, "confirm", lambda *_, **__: pytest.fail("a question was asked"))
     return found
 
@@ -103,7 +103,7 @@ def test_offer_is_skipped_when_useless(settings: str, monkeypatch: pytest.Monkey
     config_file().parent.mkdir(parents=True)
     config_file().write_text(settings if "=" in settings else "")
     if settings == "offline":
-        monkeypatch.setattr(hub, "offline", lambda: True)
+        monkeypatch.setattr(hub, "offline_variable", lambda: "HF_HUB_OFFLINE")
     if settings == "here":
         fetching.pull(load_registry().pair(CHAT), None)  # type: ignore[arg-type]  # the fixture's
     assert offer.offer_better_pair("embedded") == "embedded"

@@ -49,7 +49,7 @@ def test_plan_of_a_pair_that_fits(run: Command) -> None:
     }
     assert plan["free"] == 20 * GB + plan["parts"]["program"]  # which this process holds already
     assert (plan["quantization"], plan["best_quantization"]) == ("Q8_0", "F16")
-    assert "no NVIDIA driver" in plan["why"]
+    assert plan["why"].endswith("no CUDA engine: no NVIDIA driver was found")
     speed = plan["speed"]
     assert speed["plain"] == pytest.approx(50e9 / speed["bytes_per_token"])
     assert (speed["tau"], speed["drafted"]) == (None, None)
@@ -83,9 +83,11 @@ def test_plan_errors(fails: Any, home: Path, tmp_path: Path) -> None:
     for code, message, *arguments in (
         (3, "did you mean", "qwen3-8c"),
         (3, "no backend runs", "waiting"),
-        (2, "trained for 1024 tokens", "embedded", "--context", "2000"),
+        (2, "trained for", "embedded", "--context", "2000"),
+        (2, "context of 7 tokens: expected 8 to 1024, which target.gguf", "embedded", "--context", "7"),
         (1, "no NVIDIA driver", "embedded", "--backend", "cuda"),
         (1, "it was not built", "embedded", "--backend", "cpu"),
+        (2, "--device gpu: not available with --backend cpu", "embedded", "--backend", "cpu", "--device", "gpu"),
         (3, "broken GGUF file", tmp_path / "broken.gguf"),
     ):
         assert message in fails(code, "models", "plan", *arguments)
@@ -174,7 +176,7 @@ def split(line: str) -> list[str]:
 
 
 def test_offline_plan_uses_the_registry_entry(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localdflash.models.registry.hub.offline", lambda: True)
+    monkeypatch.setattr("localdflash.models.registry.hub.offline_variable", lambda: "HF_HUB_OFFLINE")
     done = run("models", "plan", "qwen3-8b", "--json")
     document = json.loads(done.out)
     assert (done.code, document["memory"], document["free"], document["fits"]) == (0, 10 * GB, 20 * GB, True)

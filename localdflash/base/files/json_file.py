@@ -52,6 +52,9 @@ def replace_file(path: Path, text: str, *, sync: bool = False, mode: int = 0o600
                 stream.flush()
                 os.fsync(stream.fileno())
         temporary.replace(path)
+    except OSError as error:
+        error.filename = str(path)  # none, if the disk is full
+        raise
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)

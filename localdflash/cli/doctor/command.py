@@ -47,7 +47,7 @@ def _checks() -> tuple[DoctorCheck, ...]:
         DoctorCheck("cpu engine", installation.cpu_engine, "use --backend llama.cpp", required=False),
         DoctorCheck("llama-cpp-python", installation.llama, REINSTALL_LLAMA, required=False),
         DoctorCheck("llama.cpp on GPUs", graphics.llama_gpu, "use --device cpu", required=False),
-        DoctorCheck("offline mode", installation.offline, "unset HF_HUB_OFFLINE", required=False),
+        DoctorCheck("offline mode", installation.offline, "", required=False),
         DoctorCheck("processor", resources.processor, REINSTALL, required=False),
         DoctorCheck("memory", resources.memory, REINSTALL, required=False),
         DoctorCheck("bandwidth", resources.bandwidth, "close other programs and try again", required=False),

@@ -3,7 +3,6 @@
 A pair is a target model and its drafter.
 """
 
-import os
 import platform
 import sys
 from importlib.metadata import version
@@ -12,7 +11,6 @@ from localdflash.base import extras
 from localdflash.base.errors import NoDevice
 from localdflash.cli.doctor.check import Finding
 
-OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 INSTRUCTIONS = {"AVX2": ("avx2",), "AVX512": ("avx512f",), "AVX512_VNNI": ("avx512_vnni",), "AVX_VNNI": ("avx_vnni",)}
 TORCH_IS_FOR = "training, the torch reference, the CUDA engine, and safetensors drafters with llama.cpp"
 LLAMA_IS_FOR = "GGUF files that the CPU engine cannot run, and GPUs other than NVIDIA's"
@@ -135,8 +133,9 @@ def _built_with(info: str) -> list[str]:
 
 
 def offline(name: str) -> Finding:
-    """Report environment variables that turn off downloads from the Hugging Face hub."""
-    variables = [variable for variable in OFFLINE if os.environ.get(variable, "").upper() in ("1", "ON", "YES", "TRUE")]
-    if not variables:
-        return Finding(name, "ok", "off: only `models pull` and `models plan` use the network")
-    return Finding(name, "ok", f"{' and '.join(variables)} set: no downloads")
+    """Report the environment variable that turns off downloads from the Hugging Face hub."""
+    from localdflash.models.registry.hub import offline_variable
+
+    variable = offline_variable()
+    detail = f"on: {variable} forbids downloads" if variable else "off: `models pull`, `plan` and `show` use the network"
+    return Finding(name, "ok", detail)

@@ -8,9 +8,10 @@ from tempfile import TemporaryDirectory
 from localdflash.backends.cuda.device import gpu_budget, means_gpu
 from localdflash.backends.cuda.gpus import ANY_GPU
 from localdflash.base import extras
-from localdflash.base.errors import ModelError, NoDevice, OutOfMemory, UsageError
+from localdflash.base.errors import ModelError, NoDevice, OutOfMemory
 from localdflash.base.machine import measurements
 from localdflash.loading.automatic import gpu_is_there
+from localdflash.loading.backends import check_device
 from localdflash.loading.engine_choice import TimingCase, likely_engine
 from localdflash.loading.plan.here import bytes_per_token, count_weights, quantization, tokens_per_second
 from localdflash.models.backend_names import Backend
@@ -21,6 +22,7 @@ from localdflash.models.memory.fit import (
     MemoryBudget,
     MemorySizes,
     best_quantization,
+    check_context,
     fit,
     largest_context,
     weights_of,
@@ -30,7 +32,7 @@ from localdflash.models.memory.parts import DRAFTER, IN_MEMORY, PROGRAM, Parts, 
 from localdflash.models.registry import hub, packages
 from localdflash.models.registry.hub import Unreachable
 from localdflash.models.registry.pair_entry import DrafterSource, FileSource, PairEntry
-from localdflash.models.registry.registry import describe_source, load_registry, missing_files
+from localdflash.models.registry.registry import load_registry, missing_files, require_local_files
 from localdflash.models.registry.remote_head import read_head
 from localdflash.models.shapes.dflash_file import MAX_JSON_BYTES
 from localdflash.models.shapes.gguf_config import ROPE_FACTORS
@@ -99,10 +101,8 @@ class PlanRequest:
         return replace(budget, free=max(budget.free - total(on_gpu), 0), beside=beside)
 
     def check_context(self, sizes: MemorySizes) -> None:
-        """Raise UsageError for a context that the target was not trained for."""
-        if self.options.context > sizes.trained:
-            trained = f"{self.target.name} was trained for {sizes.trained} tokens"
-            raise UsageError(f"--context {self.options.context}: too long; {trained}")
+        """Raise UsageError for a context that loading would refuse."""
+        check_context(self.options.context, sizes.trained, self.target.name)
 
 
 def make_plan(
@@ -130,6 +130,7 @@ def make_plan(
     with cached_headers(), TemporaryDirectory(prefix="localdflash-plan-") as folder:
         target, drafter = _files_or_stand_ins(pair, Path(folder))
         options = Options(pair.id, backend, context=context, device=device, gpu_layers=gpu_layers, kv=kv)
+        check_device(options)
         request = PlanRequest(pair.id, target, drafter, options, used_by_other, pair.kv)
         if backend != "auto":
             return PLANNERS[backend](request, "requested")
@@ -143,7 +144,8 @@ def _automatic(request: PlanRequest) -> Plan:
         try:
             return _on_cuda(request, "the GPU can run it, if the engine passes its check there")
         except (NoDevice, ModelError) as error:
-            why = f"no CUDA engine: {error}"
+            reason = str(error).partition("; ")[0]  # without the remedy: another backend runs the pair
+            why = f"no CUDA engine: {reason}"
     if options.device not in ("auto", "cpu"):
         return _on_llamacpp(request, "requested")
     if options.device == "auto" and options.gpu_layers and gpu_is_there():
@@ -161,10 +163,8 @@ def _automatic(request: PlanRequest) -> Plan:
 
 def _files_or_stand_ins(pair: PairEntry, folder: Path) -> tuple[Path, Path | None]:
     """Return the files of target and drafter, or stand-ins in `folder` for files that are still on the hub."""
-    missing = missing_files(pair)
-    drafter = pair.drafter
-    if unavailable := next((source for source in missing if source.fetched_from is None), None):
-        raise ModelError(describe_source(unavailable))
+    require_local_files(pair)
+    missing, drafter = missing_files(pair), pair.drafter
     try:
         missing_parts = set(pair.target.parts) & set(missing)
         target = stand_in(pair.target, folder) if missing_parts else pair.target.path

@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.base.files.paths import create_private, nearest_folder
+from localdflash.models.memory.parts import format_bytes
 from localdflash.models.registry import hub, records
 from localdflash.models.registry.hub import Progress, Remote
 from localdflash.models.registry.pair_entry import FileSource
@@ -99,10 +100,12 @@ class DownloadJob:
         return self.source.sha256 or self.remote.digest
 
     def bytes_needed(self) -> int:
-        """Return the additional disk space in bytes."""
-        for path in (self.source.path, self.partial):
-            if path.is_file():
-                return max(0, self.remote.size - path.stat().st_size)
+        """Return the additional disk space in bytes; an older file is kept until the new file is complete."""
+        record = records.current(self.source.path)
+        if self.source.path.is_file() and (record is None or record.sha256 == self.digest):
+            return 0
+        if self.partial.is_file():
+            return max(0, self.remote.size - self.partial.stat().st_size)
         blob = hub.find_cached_blob(self.remote)
         can_link = blob is not None and blob.stat().st_dev == nearest_folder(self.source.path).stat().st_dev
         return 0 if can_link else self.remote.size
@@ -179,8 +182,8 @@ def check_space(needed: int, root: Path) -> None:
     free = shutil.disk_usage(nearest_folder(root)).free
     if needed > free:
         raise LocaldflashError(
-            f"the download needs {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free in {root}; make room, "
-            "or set LOCALDFLASH_HOME to another disk"
+            f"the download needs {format_bytes(needed)}, {format_bytes(free)} are free in {root}; "
+            "free some space, or set LOCALDFLASH_HOME to another disk"
         )
 
 
@@ -193,7 +196,10 @@ def hold_lock(path: Path, report: DownloadReport) -> Iterator[None]:
         lock.acquire(timeout=0)
     except Timeout:
         report.say(f"waiting for another localdflash that is downloading {path.name}")
-        lock.acquire()
+        while not lock.is_locked:
+            create_private(path.parent)
+            with suppress(FileNotFoundError):  # `models rm` deleted the folder
+                lock.acquire()
     except OSError as error:
         raise LocaldflashError(
             f"{path.parent}: cannot write: {error.strerror}; make it writable, or set LOCALDFLASH_HOME"

@@ -13,7 +13,7 @@ from localdflash.models.registry.hub import DISK_FULL
 from localdflash.models.registry.member import MemberJob
 from localdflash.models.registry.pair_entry import HUB, FileSource, MergeSource, PairEntry, models_folder
 from localdflash.models.registry.records import FileRecord
-from localdflash.models.registry.registry import Registry
+from localdflash.models.registry.registry import Registry, require_local_files
 from localdflash.models.shapes.drafter_check import check_files
 
 
@@ -71,6 +71,7 @@ def pull(pair: PairEntry, report: DownloadReport, agree: Callable[[int], None] =
         pair = replace(pair, drafter=pair.match.drafter)
     if not pair.backends:
         raise ModelError(f"no backend runs {pair.id!r} yet, so it is not downloaded; see `localdflash models show`")
+    require_local_files(pair)
     sources = list(required_files(pair))
     installed = {source.path: source.installed_record() for source in sources}
     jobs = {source.path: plan(source) for source in sources if not installed[source.path]}

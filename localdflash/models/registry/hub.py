@@ -5,6 +5,7 @@ huggingface_hub's own download restarts after a killed process, so its lower-lev
 
 import errno
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,9 +48,11 @@ class Remote:
         return f"{self.repository}/{self.file}"
 
 
-def offline() -> bool:
-    """Return whether HF_HUB_OFFLINE forbids network access."""
-    return bool(_library().constants.is_offline_mode())
+def offline_variable() -> str:
+    """Return the name of the environment variable that forbids network access; "" if none does."""
+    if not _library().constants.is_offline_mode():
+        return ""
+    return "HF_HUB_OFFLINE" if os.environ.get("HF_HUB_OFFLINE") else "TRANSFORMERS_OFFLINE"
 
 
 def look_up(repository: str, file: str, revision: str | None) -> Remote:
@@ -217,8 +220,8 @@ def _one_line_errors(repository: str, file: str, revision: str | None) -> Iterat
 
     name = f"{repository}/{file}".rstrip("/")  # the whole repository has no file
     try:
-        if offline():
-            raise Unreachable(f"{name}: not downloaded, and HF_HUB_OFFLINE forbids downloads; unset it")
+        if variable := offline_variable():
+            raise Unreachable(f"{name}: not downloaded, and {variable} forbids downloads; unset it")
         yield
     except HfHubHTTPError as error:
         raise _refusal(error, repository, file, revision) from error

