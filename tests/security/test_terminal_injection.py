@@ -188,7 +188,7 @@ def model_and_notice(chats: Scene) -> Terminal:
     terminal = start(chats, FEW)
     for group in grouped(12):
         chats.engine.about = {"pair": group, "notice": f"notice {group}"}
-        command(terminal, "/model other", group[:3])
+        command(terminal, "/model embedded", group[:3])
         terminal.settle(0.05)
         command(terminal, "/new", "Ask something")
     return terminal

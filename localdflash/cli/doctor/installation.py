@@ -137,5 +137,6 @@ def offline(name: str) -> Finding:
     from localdflash.models.registry.hub import offline_variable
 
     variable = offline_variable()
-    detail = f"on: {variable} forbids downloads" if variable else "off: `models pull`, `plan` and `show` use the network"
+    off = "off: `models pull`, `plan` and `show` use the network"
+    detail = f"on: {variable} forbids downloads" if variable else off
     return Finding(name, "ok", detail)
