@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -196,7 +196,10 @@ def hold_lock(path: Path, report: DownloadReport) -> Iterator[None]:
         lock.acquire(timeout=0)
     except Timeout:
         report.say(f"waiting for another localdflash that is downloading {path.name}")
-        lock.acquire()
+        while not lock.is_locked:
+            create_private(path.parent)
+            with suppress(FileNotFoundError):  # `models rm` deleted the folder
+                lock.acquire()
     except OSError as error:
         raise LocaldflashError(
             f"{path.parent}: cannot write: {error.strerror}; make it writable, or set LOCALDFLASH_HOME"

@@ -1,9 +1,11 @@
 """The hub: answers, errors of one line with a remedy, and downloads that are complete and verified, or not there."""
 
 import errno
+import fcntl
 import hashlib
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -140,6 +142,25 @@ def test_a_newer_revision_replaces_the_file_only_when_complete(server: FakeHub, 
     assert path.read_bytes() == OTHER
     assert (record.revision, record.asked) == ("1" * 40, "v2")
     assert beside(path) == [".x.gguf.lock", "x.gguf"]
+
+
+def test_a_folder_that_was_removed_meanwhile_is_created_again(server: FakeHub, path: Path, tmp_path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    lock = os.open(path.with_name(f".{path.name}.lock"), os.O_CREAT | os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+
+    def remove() -> None:
+        """Do as `models rm`, which deletes the folder while it holds the lock."""
+        path.parent.rename(tmp_path / "deleted")
+        os.close(lock)
+
+    class Remover(RecordedReport):
+        def say(self, line: str) -> None:
+            if line.startswith("waiting for another localdflash"):
+                threading.Timer(0.2, remove).start()
+
+    plan(SOURCE).fetch(Remover())
+    assert path.read_bytes() == DATA
 
 
 # The cache of other programs
