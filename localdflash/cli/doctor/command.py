@@ -54,7 +54,7 @@ def _checks() -> tuple[DoctorCheck, ...]:
         DoctorCheck("models", resources.models, "set LOCALDFLASH_HOME to a folder of yours", required=False),
         DoctorCheck("inotify", resources.watches, "", required=False),
         DoctorCheck("socket", resources.runtime_socket, "set LOCALDFLASH_HOME to a short path of yours"),
-        DoctorCheck("daemon", resources.daemon, "run `localdflash serve`", required=False),
+        DoctorCheck("daemon", resources.daemon, "", required=False),
         DoctorCheck("terminal", resources.terminal, "", required=False),
         DoctorCheck("editors", resources.editors, "", required=False),
         DoctorCheck("embedded pair", self_test.embedded_pair, REINSTALL),

@@ -18,14 +18,14 @@ from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 
 def describe_pair(pair: PairEntry) -> PairEntry:
-    """Return the entry with the facts of its files; unmodified if it has them or the files cannot be read."""
+    """Return the entry with the facts of its files; with a note, if the target's file is broken."""
     if pair.architecture or missing_files(pair):
         return pair
     try:
         header = read_header(pair.target.path)
         architecture = header.architecture
-    except ModelError:
-        return pair
+    except ModelError as error:
+        return replace(pair, notes=(*pair.notes, str(error)))
     drafter = pair.drafter and _drafter(pair.drafter)
     return replace(
         pair,

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -170,9 +171,10 @@ def _with_leftovers(path: Path) -> tuple[Path, ...]:
 
 def _remove_empty(folder: Path) -> None:
     root = models_folder()
-    while folder != root and folder.is_relative_to(root) and not any(folder.iterdir()):
-        folder.rmdir()
-        folder = folder.parent
+    with suppress(OSError):  # it is not empty, or another process deleted it
+        while folder != root and folder.is_relative_to(root):
+            folder.rmdir()
+            folder = folder.parent
 
 
 def _validate_path(source: FileSource) -> Path:

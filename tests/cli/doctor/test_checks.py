@@ -19,6 +19,7 @@ from localdflash.models.memory import free
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.registry import records
 from localdflash.models.registry.pair_entry import models_folder
+from localdflash.server.client import DaemonHangs
 from tests.cli.conftest import Command
 
 
@@ -165,6 +166,14 @@ class TestSurroundings:
         assert (probe.check().status, "chmod 700" in probe.check().detail) == ("failed", True)
         monkeypatch.setenv(paths.HOME_VARIABLE, str(tmp_path / ("long" * 30)))
         assert (probe.check().status, str(paths.SOCKET_LIMIT) in probe.check().detail) == ("failed", True)
+
+    def test_a_daemon_that_hangs_is_not_to_be_started(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def find_daemon() -> None:
+            raise DaemonHangs("the daemon does not respond; kill its process")
+
+        monkeypatch.setattr("localdflash.server.client.find_daemon", find_daemon)
+        (check,) = (check for check in command._checks() if check.name == "daemon")
+        assert check.check() == Finding("daemon", "warning", "the daemon does not respond; kill its process")
 
     @pytest.mark.parametrize(
         ("environment", "expected"),

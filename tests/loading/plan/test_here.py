@@ -138,9 +138,13 @@ def test_what_our_engines_cannot_run_is_llama_cpps(tmp_path: Path) -> None:
     assert (pair.architecture, pair.layers, pair.backends) == ("gemma", SHAPE.num_hidden_layers, ("llama.cpp",))
 
 
-@pytest.mark.parametrize("content", [b"GGUF", b"no model"])
-def test_an_unreadable_file_adds_nothing_to_the_entry(content: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "problem"), [(b"GGUF", "broken GGUF file: the version"), (b"no model", "not a GGUF file")]
+)
+def test_an_unreadable_file_adds_only_a_note_to_the_entry(content: bytes, problem: str, tmp_path: Path) -> None:
     file = tmp_path / "target.gguf"
     file.write_bytes(content)
     pair = load_registry().resolve(str(file))
-    assert describe_pair(pair) == pair
+    (note,) = describe_pair(pair).notes
+    assert note.startswith(f"{file}: {problem}")
+    assert describe_pair(pair) == replace(pair, notes=(note,))

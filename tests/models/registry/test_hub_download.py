@@ -1,9 +1,11 @@
 """The hub: answers, errors of one line with a remedy, and downloads that are complete and verified, or not there."""
 
 import errno
+import fcntl
 import hashlib
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from filelock import FileLock
 
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.models.registry import download, hub, records
@@ -143,17 +144,21 @@ def test_a_newer_revision_replaces_the_file_only_when_complete(server: FakeHub, 
     assert beside(path) == [".x.gguf.lock", "x.gguf"]
 
 
-def test_a_folder_that_was_removed_meanwhile_is_created_again(server: FakeHub, path: Path) -> None:
+def test_a_folder_that_was_removed_meanwhile_is_created_again(server: FakeHub, path: Path, tmp_path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    lock = os.open(path.with_name(f".{path.name}.lock"), os.O_CREAT | os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+
+    def remove() -> None:
+        """Do as `models rm`, which deletes the folder while it holds the lock."""
+        path.parent.rename(tmp_path / "deleted")
+        os.close(lock)
+
     class Remover(RecordedReport):
         def say(self, line: str) -> None:
-            """Do what `models rm` does at the end, which holds the lock."""
             if line.startswith("waiting for another localdflash"):
-                shutil.rmtree(path.parent)
-                lock.release()
+                threading.Timer(0.2, remove).start()
 
-    path.parent.mkdir(parents=True)
-    lock = FileLock(path.with_name(f".{path.name}.lock"))
-    lock.acquire()
     plan(SOURCE).fetch(Remover())
     assert path.read_bytes() == DATA
 
@@ -182,8 +187,8 @@ def test_too_little_space_is_said_before_the_first_byte(
     job = plan(SOURCE)
     with pytest.raises(LocaldflashError, match=r"needs 5\.00 GB, 2\.00 GB are free in .*models"):
         download.check_space(job.bytes_needed(), tmp_path / "models")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: free._replace(free=1_900_000))
     with pytest.raises(LocaldflashError, match=r"needs 2\.00 GB, 1\.9 MB are free"):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _folder: free._replace(free=1_900_000))
         download.check_space(2 * 10**9, tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _folder: free)
     job.partial.parent.mkdir(parents=True)
