@@ -187,8 +187,8 @@ def test_too_little_space_is_said_before_the_first_byte(
     job = plan(SOURCE)
     with pytest.raises(LocaldflashError, match=r"needs 5\.00 GB, 2\.00 GB are free in .*models"):
         download.check_space(job.bytes_needed(), tmp_path / "models")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: free._replace(free=1_900_000))
     with pytest.raises(LocaldflashError, match=r"needs 2\.00 GB, 1\.9 MB are free"):
-        monkeypatch.setattr(shutil, "disk_usage", lambda _folder: free._replace(free=1_900_000))
         download.check_space(2 * 10**9, tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _folder: free)
     job.partial.parent.mkdir(parents=True)
