@@ -25,7 +25,7 @@ from localdflash.base.errors import ModelError
 from localdflash.engine.checkpoints import MAX_CHECKPOINTS as CHECKPOINTS
 from localdflash.models.memory.fit import NO_DRAFTER, UNCHANGED
 from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, SCRATCH, TARGET, TARGET_KV, Parts
-from localdflash.models.shapes.dflash_config import DFlashConfig
+from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
 from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.models.shapes.drafter_check import count_prediction_bytes
 from localdflash.models.shapes.gguf_config import count_layers
@@ -124,6 +124,7 @@ class LlamaCppSizes(ExitStack):
             self._hidden: int = api.llama_model_n_embd(self._target)
             self._config = config_of_file(drafter) if drafter else None
             if drafter and self._config:
+                check_fit(self._config, self._hidden, self._vocab, count_layers(self._header), str(drafter))
                 check_drafter(self._config, drafter)
             is_gguf = drafter and drafter.suffix == ".gguf"
             self._drafter = self._load_without_weights(drafter, placement.all_layers()) if drafter and is_gguf else None

@@ -32,6 +32,7 @@ from localdflash.models.memory.parts import (
     split_host_parts,
     total,
 )
+from localdflash.models.registry.registry import MODELS_FOLDER
 from localdflash.models.weights.gguf import read_header
 from tests.support.random_models import Shape, write, write_header_alone
 
@@ -257,3 +258,9 @@ def test_two_caches_are_added_and_a_buffer_that_is_planned_again_counts_once() -
     assert parse_size_lines(lines) == ReportedSizes(6 << 20, 7 << 19)
     with pytest.raises(ModelError, match="size of its cache"):
         parse_size_lines(lines[:1])
+
+
+def test_a_drafter_of_another_target_is_refused_before_llama_cpp_aborts() -> None:
+    drafter = MODELS_FOLDER / "smollm2" / "drafter.gguf"
+    with pytest.raises(ModelError, match=f"{drafter}: hidden size 576, but the target's is 256"):
+        LlamaCppSizes(MODELS_FOLDER / "embedded" / "target.gguf", drafter)
