@@ -11,6 +11,7 @@ import pytest
 
 from localdflash.base.files.paths import cache_folder
 from localdflash.models.registry.pair_entry import models_folder
+from localdflash.models.registry.registry import MODELS_FOLDER
 from tests.cli.conftest import Done
 from tests.support.fake_hub import FakeHub, File, hub_for_tests
 from tests.support.registry_entries import WAITING, register
@@ -297,3 +298,11 @@ def test_a_drafter_in_parts_comes_from_its_repository_or_a_folder(
     assert f"no file at {first}" in run("models", "show", "hf:o/parts:Q8_0").out
     assert run("models", "pull", "hf:o/parts:Q8_0", "--drafter", "hf:o/split").code == 0
     assert names[0] in run("models", "show", "hf:o/parts:Q8_0").out, "the last one counts"
+
+
+def test_a_chosen_drafter_that_does_not_match_is_not_remembered(hub: FakeHub, run: Callable[..., Done]) -> None:
+    other = str(MODELS_FOLDER / "smollm2" / "drafter.gguf")
+    done = run("models", "pull", OTHER_TARGET, "--drafter", other)
+    assert (done.code, "hidden size 576" in done.err) == (3, True), done
+    assert other not in run("models", "show", OTHER_TARGET).out
+    assert run("models", "pull", OTHER_TARGET).code == 0

@@ -80,8 +80,8 @@ def pull(pair: PairEntry, report: DownloadReport, agree: Callable[[int], None] =
     check_space(size, models_folder())
     agree(size)
     done = {path: job.fetch(report) for path, job in jobs.items()}
-    _remember_drafter(pair)
     check_pair(pair, report)
+    _remember_drafter(pair)
     files = {path: record for path, record in (installed | done).items() if record}
     return [InstalledFile(path, record, path in done) for path, record in files.items()]
 
