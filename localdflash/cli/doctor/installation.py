@@ -138,5 +138,4 @@ def offline(name: str) -> Finding:
 
     variable = offline_variable()
     off = "off: `models pull`, `plan` and `show` use the network"
-    detail = f"on: {variable} forbids downloads" if variable else off
-    return Finding(name, "ok", detail)
+    return Finding(name, "ok", f"on: {variable} forbids downloads" if variable else off)

@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -144,14 +145,16 @@ def test_a_newer_revision_replaces_the_file_only_when_complete(server: FakeHub, 
     assert beside(path) == [".x.gguf.lock", "x.gguf"]
 
 
-def test_a_folder_that_was_removed_meanwhile_is_created_again(server: FakeHub, path: Path, tmp_path: Path) -> None:
+def test_a_folder_that_was_removed_meanwhile_is_created_again(server: FakeHub, path: Path) -> None:
     path.parent.mkdir(parents=True)
     lock = os.open(path.with_name(f".{path.name}.lock"), os.O_CREAT | os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_EX)
 
     def remove() -> None:
         """Do as `models rm`, which deletes the folder while it holds the lock."""
-        path.parent.rename(tmp_path / "deleted")
+        path.with_name(f".{path.name}.lock").unlink()
+        with suppress(OSError):  # the pull has already created another lock
+            path.parent.rmdir()
         os.close(lock)
 
     class Remover(RecordedReport):
@@ -187,14 +190,13 @@ def test_too_little_space_is_said_before_the_first_byte(
     job = plan(SOURCE)
     with pytest.raises(LocaldflashError, match=r"needs 5\.00 GB, 2\.00 GB are free in .*models"):
         download.check_space(job.bytes_needed(), tmp_path / "models")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: free._replace(free=1_900_000))
-    with pytest.raises(LocaldflashError, match=r"needs 2\.00 GB, 1\.9 MB are free"):
-        download.check_space(2 * 10**9, tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: free)
     job.partial.parent.mkdir(parents=True)
     with job.partial.open("wb") as stream:
         stream.truncate(4 * 10**9)  # a hole: what is there already is not needed again
     download.check_space(job.bytes_needed(), tmp_path / "models")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: free._replace(free=1_900_000))
+    with pytest.raises(LocaldflashError, match=r"needs 2\.4 MB, 1\.9 MB are free"):
+        download.check_space(2_400_000, tmp_path)
 
 
 def nothing(_done: int, _total: int) -> None:
