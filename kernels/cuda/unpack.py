@@ -154,7 +154,7 @@ def _raise(words, high, HIGH_BITS: tl.constexpr, MAGIC: tl.constexpr, HALF: tl.c
 
 @triton.jit
 def _assemble(words, high, TEXT: tl.constexpr):
-    """Run the assembly TEXT on two packed elements at a time."""
+    """Run the assembly TEXT on two packed elements at a time; without a high plane it does not read `high`."""
     return tl.inline_asm_elementwise(
         TEXT,
         "=&r,=&r,=&r,=&r,r,r",

@@ -76,17 +76,16 @@ def run(
         replay.interrupted = False
     finally:
         replay.seconds = time.perf_counter() - began
-        with suppress(LocaldflashError):  # the daemon may be what failed
-            status, tokens_after = client.get("/ps?role=completion"), _generated_tokens(client)
-            replay.engine = {
-                **{key: status[key] for key in ("pair", "backend", "context") if key in status},
-                "requests": status["requests"] - requests_before if requests_before is not None else None,
-                "generated_tokens": tokens_after - tokens_before
-                if tokens_before is not None and tokens_after is not None
-                else None,
-                "shown_tokens": _count_tokens(client, replay.trace.pieces) if tokens_after is not None else None,
-                **replay.engine,
-            }
+        status, tokens_after = client.get("/ps?role=completion"), _generated_tokens(client)
+        replay.engine = {
+            **{key: status[key] for key in ("pair", "backend", "context") if key in status},
+            "requests": status["requests"] - requests_before if requests_before is not None else None,
+            "generated_tokens": tokens_after - tokens_before
+            if tokens_before is not None and tokens_after is not None
+            else None,
+            "shown_tokens": _count_tokens(client, replay.trace.pieces) if tokens_after is not None else None,
+            **replay.engine,
+        }
 
 
 async def _start(options: Sequence[str], workspace: Path, on_notification: NotificationHandler) -> LanguageServer:
